@@ -1,0 +1,17 @@
+//! The rules of Frontdesk, without any input or output: no clock, no files, no randomness.
+//!
+//! Everything here is computable from its arguments; `frontdesk` does the waiting.
+
+pub mod agent;
+pub mod envelope;
+pub mod errors;
+pub mod fold;
+pub mod hold;
+pub mod ids;
+pub mod import;
+pub mod limits;
+pub mod methods;
+pub mod record;
+pub mod route;
+pub mod session;
+pub mod status;

@@ -1,0 +1,127 @@
+//! Every limit with its unit in the name and its default in one table.
+//!
+//! The configuration's `[limits]` table sets the same names.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! limits {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr;)*) => {
+        /// The limits in force.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Limits {
+            $($(#[$doc])* pub $name: $type,)*
+        }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        impl Limits {
+            /// The names, as the configuration spells them.
+            pub const NAMES: &[&str] = &[$(stringify!($name),)*];
+        }
+    };
+}
+
+limits! {
+    /// Longest ACP frame in bytes, without its line end.
+    frame_bytes: u64 = 64 << 20;
+    /// Bytes waiting for one client before it is served from the journal instead.
+    outbox_bytes: u64 = 8 << 20;
+    /// Prompts waiting behind the running turn of one session.
+    queued_turns: u32 = 16;
+    /// Questions open at once in one session.
+    open_interactions: u32 = 64;
+    /// Clients attached to one session.
+    attachments: u32 = 64;
+    /// Client connections of one daemon.
+    connections: u32 = 4096;
+    /// Time for a client's first line, in milliseconds.
+    handshake_ms: u64 = 10_000;
+    /// Time for an agent to start and answer `initialize`, in milliseconds.
+    agent_start_ms: u64 = 60_000;
+    /// Silence allowed while an agent opens, loads or lists a session, in milliseconds.
+    agent_open_ms: u64 = 60_000;
+    /// Time for an agent to answer `session/close`, `session/delete` and other housekeeping, in milliseconds.
+    agent_close_ms: u64 = 5_000;
+    /// Time for one status probe, in milliseconds.
+    probe_ms: u64 = 2_000;
+    /// How long a probe's "not here" is remembered, in milliseconds.
+    probe_negative_ms: u64 = 1_000;
+    /// Time for a client to answer a request whose method nobody may know, in milliseconds.
+    ext_answer_ms: u64 = 10_000;
+    /// Grace for a running turn after `session/cancel`, in milliseconds.
+    cancel_grace_ms: u64 = 10_000;
+    /// How long the next prompt waits for the late answer of a cancelled turn, in milliseconds.
+    cancel_kill_ms: u64 = 60_000;
+    /// Time from TERM to KILL when an agent is stopped, in milliseconds.
+    stop_term_ms: u64 = 2_000;
+    /// Silence of a stream whose first process has gone before the tree is killed, in milliseconds.
+    silent_orphan_ms: u64 = 10_000;
+    /// How long a holder waits without a daemon, in seconds.
+    holder_orphan_s: u64 = 3_600;
+    /// Grace for running turns when the daemon stops, in seconds.
+    drain_s: u64 = 10;
+    /// Unload after this long without activity, in seconds.
+    idle_unload_s: u64 = 1_800;
+    /// A spare instance that nobody used is ended after this long, in seconds.
+    spare_idle_s: u64 = 60;
+    /// A list of an agent is not asked again within this time, in milliseconds.
+    list_fresh_ms: u64 = 2_000;
+    /// Longest wait for an agent's list before ours is answered alone, in milliseconds.
+    list_wait_ms: u64 = 5_000;
+    /// Pages taken from one agent's list at a time.
+    list_pages: u32 = 200;
+    /// Rows in one page of `session/list`.
+    page_rows: u32 = 50;
+    /// Frames held for sessions whose id no answer has introduced yet, per instance.
+    early_frames: u32 = 256;
+    /// Bytes of text on stdout that is no message, kept per instance and allowed before the handshake.
+    noise_bytes: u64 = 1 << 20;
+    /// Bytes of an agent's stderr kept.
+    stderr_bytes: u64 = 256 << 10;
+    /// Unreadable lines from one client before it is cut off.
+    client_garbage_lines: u32 = 100;
+    /// A client that takes nothing for this long is disconnected, in milliseconds.
+    client_stall_ms: u64 = 60_000;
+    /// After a client closed its sending side its open requests are still answered for this long, in milliseconds.
+    client_eof_ms: u64 = 2_000;
+    /// Streamed records are synced within this time, in milliseconds.
+    stream_sync_ms: u64 = 100;
+    /// A commit log file is cut at this size, in bytes.
+    commit_log_bytes: u64 = 64 << 20;
+    /// Equal questions after a refusal before the turn is stopped.
+    equal_questions: u32 = 3;
+    /// Messages waiting in one session's lane.
+    lane_messages: u32 = 1024;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_ends_with_what_it_counts() {
+        let units = [
+            "_bytes",
+            "_ms",
+            "_s",
+            "turns",
+            "interactions",
+            "attachments",
+            "connections",
+            "frames",
+            "rows",
+            "pages",
+            "lines",
+            "questions",
+            "messages",
+        ];
+        for name in Limits::NAMES {
+            assert!(units.iter().any(|unit| name.ends_with(unit)), "{name} has no unit");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Agents as running things: holders, their links, processes.
+
+pub mod link;
+pub mod proc;

@@ -1,0 +1,15 @@
+//! Frontdesk: everything that waits. The rules live in `frontdesk-core`.
+
+pub mod agent;
+pub mod cli;
+pub mod config;
+pub mod conn;
+pub mod demo_agent;
+pub mod dispatch;
+pub mod hold;
+pub mod log;
+pub mod node;
+pub mod paths;
+pub mod serve;
+pub mod session;
+pub mod shim;
