@@ -1,1 +1,414 @@
-//! Reserved.
+//! Records to view: pure, total and incremental.
+//!
+//! `fold(prefix)` then the rest equals `fold(all)`. Nothing here fails: what cannot be understood
+//! is counted as an anomaly. The transcript itself is read from the journal.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ids::{Epoch, Seq};
+use crate::record::{Kind, Record};
+
+/// What a session's records add up to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct View {
+    /// Position of the last record.
+    pub seq: Seq,
+    /// The highest epoch seen.
+    pub epoch: Epoch,
+    /// Name of the agent's entry in the configuration.
+    pub agent: String,
+    /// The agent's own id of the session.
+    pub native: Option<String>,
+    /// Working directory as given.
+    pub cwd: String,
+    /// Further directories as given.
+    pub additional_directories: Vec<String>,
+    /// Title as last told by the agent.
+    pub title: Option<String>,
+    /// How the session came to us.
+    pub origin: Origin,
+    /// When it began, as far as known.
+    pub created_at: Option<Timestamp>,
+    /// The last change that counts as one.
+    pub updated_at: Option<Timestamp>,
+    /// The last content.
+    pub last_activity_at: Option<Timestamp>,
+    /// The last record made from the agent's words: older than its list means it went on elsewhere.
+    pub last_agent_at: Option<Timestamp>,
+    /// `updatedAt` of the agent's own list, as last seen.
+    pub listed_at: Option<Timestamp>,
+    /// Turns that have ended here.
+    pub turn_count: u64,
+    /// Records that hold conversation of any origin.
+    pub items: u64,
+    /// Modes, models and configuration options as last told, ready for a load or resume answer.
+    pub options: serde_json::Map<String, Value>,
+    /// The last `available_commands_update`, params as text.
+    pub commands: Option<String>,
+    /// The turn without an ending.
+    pub open_turn: Option<OpenTurn>,
+    /// Questions without a settlement: interaction id to what was asked.
+    pub open_interactions: BTreeMap<String, Value>,
+    /// Prompts that wait, by turn id.
+    pub queued_turns: Vec<String>,
+    /// How the last turn ended.
+    pub last_stop_reason: Option<String>,
+    /// The instance that has it loaded, as far as the journal knows.
+    pub loaded_by: Option<String>,
+    /// `false` once its agent said that it is gone or cannot load it.
+    pub resumable: Option<bool>,
+    /// Deleted: unknown to everybody.
+    pub deleted: bool,
+    /// Put aside.
+    pub archived: bool,
+    /// Records that made no sense.
+    pub anomalies: u64,
+}
+
+/// How a session came to us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Origin {
+    /// Made through Frontdesk: its public id is its key.
+    #[default]
+    Created,
+    /// Found in an agent's own store: its public id on ACP is its native id.
+    Adopted,
+}
+
+/// A turn that has begun and not ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OpenTurn {
+    /// The turn's id.
+    pub turn: String,
+    /// Key of the client that sent the prompt.
+    pub client: String,
+    /// The prompt's JSON-RPC id, as text.
+    pub request_id: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Facts {
+    agent: Option<String>,
+    native_id: Option<String>,
+    cwd: Option<String>,
+    additional_directories: Option<Vec<String>>,
+    title: Option<String>,
+    updated_at: Option<String>,
+    created_at: Option<String>,
+    result: Option<Value>,
+    instance: Option<String>,
+    turn: Option<String>,
+    client: Option<String>,
+    request_id: Option<String>,
+    stop_reason: Option<String>,
+    interaction: Option<String>,
+    resumable: Option<bool>,
+    archived: Option<bool>,
+}
+
+impl View {
+    /// Folds records that follow what was folded before.
+    pub fn extend<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) {
+        for record in records {
+            self.apply(record);
+        }
+    }
+
+    /// Folds one record. Records at or before the last position are skipped.
+    pub fn apply(&mut self, record: &Record) {
+        if record.seq <= self.seq {
+            self.anomalies += 1;
+            return;
+        }
+        self.seq = record.seq;
+        self.epoch = self.epoch.max(record.epoch);
+        if self.deleted {
+            return;
+        }
+        match &record.kind {
+            Kind::Update | Kind::Imported | Kind::TurnLate => self.apply_update(record),
+            Kind::Options => {
+                if let Some(options) = record.payload::<serde_json::Map<String, Value>>() {
+                    self.take_options(options);
+                }
+            }
+            Kind::Commands | Kind::Branch | Kind::Policy | Kind::Command | Kind::Subagent => {}
+            Kind::Damage | Kind::Note | Kind::Parameters | Kind::Unknown(_) => {}
+            Kind::Deleted => {
+                *self = Self {
+                    seq: self.seq,
+                    epoch: self.epoch,
+                    agent: std::mem::take(&mut self.agent),
+                    native: self.native.take(),
+                    deleted: true,
+                    ..Self::default()
+                };
+                if let Some(facts) = record.payload::<Facts>() {
+                    self.identify(facts);
+                }
+            }
+            _ => match record.payload::<Facts>() {
+                Some(facts) => self.apply_facts(record, facts),
+                None => self.anomalies += 1,
+            },
+        }
+    }
+
+    fn apply_facts(&mut self, record: &Record, facts: Facts) {
+        match record.kind {
+            Kind::Created => {
+                self.origin = Origin::Created;
+                self.created_at = Some(record.at);
+                self.updated_at = Some(record.at);
+                self.take_result(facts.result.as_ref());
+                self.identify(facts);
+            }
+            Kind::Adopted => {
+                self.origin = Origin::Adopted;
+                self.listed_at = instant(facts.updated_at.as_deref()).or(self.listed_at);
+                self.created_at = instant(facts.created_at.as_deref()).or(Some(record.at));
+                self.updated_at = self.listed_at.or(Some(record.at));
+                self.identify(facts);
+            }
+            Kind::Metadata => {
+                self.listed_at = instant(facts.updated_at.as_deref()).or(self.listed_at);
+                self.updated_at = self.listed_at.max(self.updated_at);
+                if facts.resumable.is_some() {
+                    self.resumable = facts.resumable;
+                }
+                self.identify(facts);
+            }
+            Kind::Loaded => {
+                self.loaded_by = facts.instance;
+                self.resumable = None;
+                self.take_result(facts.result.as_ref());
+            }
+            Kind::Claimed => self.loaded_by = facts.instance,
+            Kind::Closed | Kind::Lost => {
+                self.loaded_by = None;
+                self.open_turn = None;
+                self.queued_turns.clear();
+                self.open_interactions.clear();
+            }
+            Kind::Archived => self.archived = facts.archived.unwrap_or(true),
+            Kind::Title | Kind::Renamed => self.title = facts.title.or(self.title.take()),
+            Kind::TurnQueued => self.queued_turns.extend(facts.turn),
+            Kind::TurnStarted => self.start_turn(record, facts),
+            Kind::TurnEnded => self.end_turn(record, facts),
+            Kind::InteractionOpened => match facts.interaction {
+                Some(id) => {
+                    self.open_interactions.insert(id, record.payload().unwrap_or_default());
+                }
+                None => self.anomalies += 1,
+            },
+            Kind::InteractionSettled => {
+                if let Some(id) = facts.interaction {
+                    self.open_interactions.remove(&id);
+                }
+            }
+            // Handled by the caller: these carry other payloads.
+            Kind::Update
+            | Kind::Imported
+            | Kind::TurnLate
+            | Kind::Options
+            | Kind::Commands
+            | Kind::Branch
+            | Kind::Policy
+            | Kind::Command
+            | Kind::Subagent
+            | Kind::Damage
+            | Kind::Note
+            | Kind::Parameters
+            | Kind::Deleted
+            | Kind::Unknown(_) => {}
+        }
+    }
+
+    fn start_turn(&mut self, record: &Record, facts: Facts) {
+        let turn = facts.turn.unwrap_or_default();
+        self.queued_turns.retain(|queued| *queued != turn);
+        self.open_turn = Some(OpenTurn {
+            turn,
+            client: facts.client.unwrap_or_default(),
+            request_id: facts.request_id.unwrap_or_default(),
+        });
+        self.items += 1;
+        self.touch(record);
+    }
+
+    fn end_turn(&mut self, record: &Record, facts: Facts) {
+        let turn = facts.turn.unwrap_or_default();
+        self.queued_turns.retain(|queued| *queued != turn);
+        if self.open_turn.as_ref().is_some_and(|open| open.turn == turn) {
+            self.open_turn = None;
+            self.turn_count += 1;
+            self.last_agent_at = Some(record.at);
+        }
+        self.last_stop_reason = facts.stop_reason;
+        self.touch(record);
+    }
+
+    fn touch(&mut self, record: &Record) {
+        self.updated_at = Some(record.at).max(self.updated_at);
+        self.last_activity_at = Some(record.at).max(self.last_activity_at);
+    }
+
+    fn identify(&mut self, facts: Facts) {
+        if let Some(agent) = facts.agent {
+            self.agent = agent;
+        }
+        if facts.native_id.is_some() {
+            self.native = facts.native_id;
+        }
+        if let Some(cwd) = facts.cwd {
+            self.cwd = cwd;
+        }
+        if let Some(directories) = facts.additional_directories {
+            self.additional_directories = directories;
+        }
+        if facts.title.is_some() {
+            self.title = facts.title;
+        }
+    }
+
+    fn apply_update(&mut self, record: &Record) {
+        let params = crate::render::stored_params(&record.data);
+        let Some(update) = UpdateKind::of(&params) else {
+            self.anomalies += 1;
+            return;
+        };
+        if record.kind != Kind::Imported {
+            self.last_agent_at = Some(record.at);
+        }
+        match update {
+            UpdateKind::Conversation => {
+                self.items += 1;
+                if record.kind == Kind::Imported {
+                    self.last_agent_at = self.listed_at.max(self.last_agent_at);
+                } else {
+                    self.touch(record);
+                }
+            }
+            UpdateKind::Info { title } => {
+                if title.is_some() {
+                    self.title = title;
+                }
+            }
+            UpdateKind::Mode(mode) => {
+                if let Some(Value::Object(modes)) = self.options.get_mut("modes") {
+                    modes.insert("currentModeId".into(), mode.into());
+                }
+            }
+            UpdateKind::Options(options) => {
+                self.options.insert("configOptions".into(), options);
+            }
+            UpdateKind::Commands => {
+                self.commands = std::str::from_utf8(&params).ok().map(Into::into);
+            }
+            UpdateKind::Other => {}
+        }
+    }
+
+    fn take_result(&mut self, result: Option<&Value>) {
+        if let Some(Value::Object(result)) = result {
+            self.take_options(result.clone());
+        }
+    }
+
+    fn take_options(&mut self, options: serde_json::Map<String, Value>) {
+        for (name, value) in options {
+            if matches!(name.as_str(), "modes" | "models" | "configOptions") && !value.is_null() {
+                self.options.insert(name, value);
+            }
+        }
+    }
+}
+
+/// What a `session/update` is about, as far as the view cares.
+#[derive(Clone, Debug, PartialEq)]
+pub enum UpdateKind {
+    /// Part of the conversation: messages, thoughts, tool calls, plans.
+    Conversation,
+    /// `session_info_update`.
+    Info {
+        /// The title, where one is told.
+        title: Option<String>,
+    },
+    /// `current_mode_update`.
+    Mode(String),
+    /// `config_option_update`.
+    Options(Value),
+    /// `available_commands_update`.
+    Commands,
+    /// Anything else, unknown kinds included: passed on and kept.
+    Other,
+}
+
+#[derive(Deserialize)]
+struct UpdateParams<'a> {
+    #[serde(borrow)]
+    update: UpdateHead<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct UpdateHead<'a> {
+    #[serde(borrow)]
+    session_update: std::borrow::Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct UpdateFull {
+    update: UpdateBody,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct UpdateBody {
+    title: Option<String>,
+    current_mode_id: Option<String>,
+    config_options: Option<Value>,
+}
+
+impl UpdateKind {
+    /// Reads the params of a `session/update`; `None` if they are not of that shape at all.
+    #[must_use]
+    pub fn of(params: &[u8]) -> Option<Self> {
+        let head: UpdateParams<'_> = serde_json::from_slice(params).ok()?;
+        let body = || serde_json::from_slice::<UpdateFull>(params).map(|full| full.update).ok();
+        Some(match head.update.session_update.as_ref() {
+            "user_message_chunk"
+            | "agent_message_chunk"
+            | "agent_thought_chunk"
+            | "tool_call"
+            | "tool_call_update"
+            | "plan" => Self::Conversation,
+            "session_info_update" => Self::Info { title: body().and_then(|body| body.title) },
+            "current_mode_update" => {
+                body().and_then(|body| body.current_mode_id).map_or(Self::Other, Self::Mode)
+            }
+            "config_option_update" => {
+                body().and_then(|body| body.config_options).map_or(Self::Other, Self::Options)
+            }
+            "available_commands_update" => Self::Commands,
+            _ => Self::Other,
+        })
+    }
+}
+
+fn instant(text: Option<&str>) -> Option<Timestamp> {
+    text?.parse().ok()
+}
+
+#[cfg(test)]
+#[path = "fold_tests.rs"]
+mod tests;

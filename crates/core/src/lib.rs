@@ -12,6 +12,7 @@ pub mod import;
 pub mod limits;
 pub mod methods;
 pub mod record;
+pub mod render;
 pub mod route;
 pub mod session;
 pub mod status;

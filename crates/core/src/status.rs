@@ -1,1 +1,260 @@
-//! Reserved.
+//! `session/status`: the answer from what is known, and the words it is said in.
+//!
+//! Source: the session-status RFD, revision 2026-10-26; DESIGN section 5 has the table. The words
+//! live here and nowhere else: the RFD says `active` and `inactive`, published schema crates say
+//! `open` and `saved`, an older draft said `live`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::errors::WireError;
+
+/// Which words are spoken to clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Words {
+    /// The RFD's: `active`, `inactive`.
+    #[default]
+    Active,
+    /// The published schema crates': `open`, `saved`.
+    Open,
+}
+
+impl Words {
+    /// Reads the configuration's word.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        match text {
+            "active" => Some(Self::Active),
+            "open" => Some(Self::Open),
+            _ => None,
+        }
+    }
+
+    /// In memory.
+    #[must_use]
+    pub fn loaded(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Open => "open",
+        }
+    }
+
+    /// Known, not proven in memory.
+    #[must_use]
+    pub fn cold(self) -> &'static str {
+        match self {
+            Self::Active => "inactive",
+            Self::Open => "saved",
+        }
+    }
+}
+
+/// What an agent's answer to `session/status` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// In memory, in any of the spellings.
+    Loaded,
+    /// Known and not in memory; any word we do not know means this too.
+    Cold,
+    /// No status at all: the probe failed.
+    Malformed,
+}
+
+/// Reads the `result` of an agent's `session/status`.
+#[must_use]
+pub fn hear(result: &str) -> Heard {
+    let value: Value = serde_json::from_str(result).unwrap_or_default();
+    match value.get("status").and_then(Value::as_str) {
+        Some("active" | "open" | "live") => Heard::Loaded,
+        Some(_) => Heard::Cold,
+        None => Heard::Malformed,
+    }
+}
+
+/// Who knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// Our own table of loaded sessions.
+    Owner,
+    /// Another daemon.
+    Peer,
+    /// An instance that was asked.
+    Agent,
+    /// Our journal or index, or an agent's list.
+    Index,
+    /// Nobody could be asked.
+    None,
+}
+
+/// What a turn is doing, for `_meta` and the command line; v1 has no such field of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// No turn runs.
+    Idle,
+    /// A turn runs.
+    Running,
+    /// A question is open.
+    RequiresAction,
+}
+
+/// What a caller with the right may know of the owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Owner {
+    /// The configuration's agent.
+    pub agent: String,
+    /// The instance.
+    pub instance: String,
+    /// Its process, where it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Since when, RFC 3339.
+    pub since: String,
+    /// The claim's epoch.
+    pub epoch: u64,
+}
+
+/// All that is known about one session at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Loaded here, with the owner.
+    pub loaded: Option<(Option<State>, Owner)>,
+    /// Being started or closed.
+    pub moving: bool,
+    /// In our journal, index or an agent's list.
+    pub recorded: bool,
+    /// `false`: its agent said that it is gone or cannot load it.
+    pub resumable: Option<bool>,
+    /// What instances answered, if any had to be asked.
+    pub heard: Option<Heard>,
+    /// Agents that could not be asked.
+    pub unreachable: Vec<String>,
+    /// Name of the session's agent.
+    pub agent: Option<String>,
+    /// Age of what is said, in milliseconds.
+    pub age_ms: u64,
+    /// Keys, where the id names several sessions.
+    pub keys: Vec<String>,
+}
+
+/// The answer to one probe.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Loaded or not.
+    pub loaded: bool,
+    /// Who knew.
+    pub source: Source,
+    /// `_meta.frontdesk`.
+    pub meta: Value,
+}
+
+/// Answers a probe by DESIGN section 5.
+///
+/// # Errors
+/// `-32002` with the id as asked, if all sources say no.
+pub fn answer(asked: &str, facts: &Facts) -> Result<Answer, WireError> {
+    let mut meta = json!({ "ageMs": facts.age_ms });
+    if let Some(agent) = &facts.agent {
+        meta["agent"] = json!(agent);
+    }
+    if facts.keys.len() > 1 {
+        meta["keys"] = json!(facts.keys);
+    }
+    let (loaded, source) = if let Some((state, owner)) = &facts.loaded {
+        meta["owner"] = json!(owner);
+        if let Some(state) = state {
+            meta["state"] = json!(state);
+        }
+        (true, Source::Owner)
+    } else if facts.moving {
+        (true, Source::Owner)
+    } else if facts.heard == Some(Heard::Loaded) {
+        (true, Source::Agent)
+    } else if facts.recorded {
+        if facts.resumable == Some(false) {
+            meta["resumable"] = json!(false);
+        }
+        (false, Source::Index)
+    } else if facts.heard == Some(Heard::Cold) {
+        (false, Source::Agent)
+    } else if !facts.unreachable.is_empty() {
+        meta["unreachable"] = json!(facts.unreachable);
+        (false, Source::None)
+    } else {
+        return Err(WireError::not_found(asked));
+    };
+    meta["source"] = json!(source);
+    Ok(Answer { loaded, source, meta })
+}
+
+impl Answer {
+    /// JSON text of the v1 result.
+    #[must_use]
+    pub fn v1(&self, words: Words) -> String {
+        let status = if self.loaded { words.loaded() } else { words.cold() };
+        json!({ "status": status, "_meta": { "frontdesk": self.meta } }).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> Owner {
+        Owner { agent: "a".into(), instance: "i".into(), pid: Some(7), since: "s".into(), epoch: 2 }
+    }
+
+    #[test]
+    fn each_row_of_the_table_has_its_answer() {
+        let loaded = Facts { loaded: Some((Some(State::Running), owner())), ..Facts::default() };
+        let moving = Facts { moving: true, ..Facts::default() };
+        let recorded = Facts { recorded: true, ..Facts::default() };
+        let gone = Facts { recorded: true, resumable: Some(false), ..Facts::default() };
+        let heard = |heard| Facts { heard: Some(heard), ..Facts::default() };
+        let unreachable = Facts { unreachable: vec!["x".into()], ..Facts::default() };
+        let table = [
+            (loaded, true, Source::Owner),
+            (moving, true, Source::Owner),
+            (recorded, false, Source::Index),
+            (gone, false, Source::Index),
+            (heard(Heard::Loaded), true, Source::Agent),
+            (heard(Heard::Cold), false, Source::Agent),
+            (unreachable, false, Source::None),
+        ];
+        for (facts, is_loaded, source) in table {
+            let answer = answer("s", &facts).unwrap();
+            assert_eq!((answer.loaded, answer.source), (is_loaded, source), "{facts:?}");
+        }
+        assert_eq!(answer("s\"", &Facts::default()), Err(WireError::not_found("s\"")));
+        assert_eq!(answer("s", &heard(Heard::Malformed)), Err(WireError::not_found("s")));
+    }
+
+    #[test]
+    fn a_session_that_cannot_be_called_back_says_so() {
+        let gone = Facts { recorded: true, resumable: Some(false), ..Facts::default() };
+        assert_eq!(answer("s", &gone).unwrap().meta["resumable"], false);
+    }
+
+    #[test]
+    fn both_spellings_are_spoken() {
+        let answer = answer("s", &Facts { moving: true, ..Facts::default() }).unwrap();
+        assert!(answer.v1(Words::Active).starts_with(r#"{"status":"active""#));
+        assert!(answer.v1(Words::Open).starts_with(r#"{"status":"open""#));
+        assert_eq!((Words::Active.cold(), Words::Open.cold()), ("inactive", "saved"));
+    }
+
+    #[test]
+    fn every_spelling_is_heard_and_an_unknown_word_means_not_loaded() {
+        for word in ["active", "open", "live"] {
+            assert_eq!(hear(&json!({ "status": word }).to_string()), Heard::Loaded);
+        }
+        for word in ["inactive", "saved", "hibernating", "ACTIVE", "failed", ""] {
+            assert_eq!(hear(&json!({ "status": word }).to_string()), Heard::Cold);
+        }
+        for bad in [r#"{"status":null}"#, "{}", r#"{"status":7}"#, "[]", "null"] {
+            assert_eq!(hear(bad), Heard::Malformed, "{bad}");
+        }
+    }
+}

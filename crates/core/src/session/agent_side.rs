@@ -1,0 +1,68 @@
+//! What an agent sends by itself: updates, questions, other requests, other notifications.
+
+use serde_json::Value;
+
+use super::life::Replay;
+use super::types::Position;
+use super::{Phase, Session};
+use crate::envelope::{Frame, Message, quote};
+use crate::import::Taken;
+use crate::record::Kind;
+use crate::render::{Audience, stored_params, stored_update};
+
+impl Session {
+    pub(super) fn agent_message(&mut self, message: Message, at: Position) {
+        self.active();
+        match message {
+            Message::Notification(frame) => match &*frame.method {
+                "session/update" => self.update(&frame, &at),
+                "$/cancel_request" => {
+                    if let Some(id) = cancelled_id(&frame)
+                        && !self.agent_withdraws(&id)
+                    {
+                        self.agent_withdraws_pass(&id);
+                    }
+                }
+                _ => self.show(&Audience::All, &frame.text),
+            },
+            Message::Request(frame) => match &*frame.method {
+                "session/request_permission" | "elicitation/create" => self.open_ask(frame, &at),
+                _ => self.open_pass(frame, &at),
+            },
+            // Answers come as `AgentAnswer`, by what was asked.
+            Message::Response(_) => {}
+        }
+    }
+
+    fn update(&mut self, frame: &Frame, at: &Position) {
+        let data = stored_update(frame);
+        if matches!(self.phase, Phase::Starting) {
+            let taken = match &mut self.replay {
+                Replay::Import(import) => import.take(&stored_params(&data), &data),
+                Replay::Swallow => crate::import::swallow(&stored_params(&data)),
+                Replay::None => Taken::State,
+            };
+            match taken {
+                Taken::Held => return,
+                Taken::Import(items) => {
+                    return items
+                        .into_iter()
+                        .for_each(|data| self.append(Kind::Imported, None, data));
+                }
+                Taken::State => {}
+            }
+        }
+        let late = self.stuck.is_some() && self.turn.is_none();
+        let kind = if late { Kind::TurnLate } else { Kind::Update };
+        self.append(kind, Some(at.source.clone()), data);
+    }
+}
+
+/// The id in a `$/cancel_request`, as JSON text.
+fn cancelled_id(frame: &Frame) -> Option<String> {
+    let params: Value = serde_json::from_str(frame.params()?).ok()?;
+    match params.get("requestId")? {
+        Value::String(text) => Some(quote(text)),
+        other => Some(other.to_string()),
+    }
+}

@@ -1,0 +1,211 @@
+//! Interactions: questions from the agent to people. The first valid answer wins, the rest are
+//! withdrawn; an error, a disconnect or a word nobody knows is not an answer; with nobody attached
+//! the question waits and is asked again on attach. Source: ACP v1 "Requesting permission".
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::types::Position;
+use super::{Effect, Session};
+use crate::envelope::{Frame, quote};
+use crate::errors::{Code, WireError};
+use crate::ids::ConnId;
+use crate::record::Kind;
+
+/// One open question.
+#[derive(Debug)]
+pub(super) struct Ask {
+    /// Its id in the journal.
+    pub(super) interaction: String,
+    /// The agent's request.
+    pub(super) frame: Frame,
+    /// The id clients are asked with: made of instance and position, so that a frame handled
+    /// again carries the same id.
+    hop: Box<str>,
+    /// Who has been asked and has not refused.
+    asked: BTreeSet<ConnId>,
+    /// Elicitations need a client that can show them.
+    elicitation: bool,
+}
+
+impl Session {
+    pub(super) fn open_ask(&mut self, frame: Frame, at: &Position) {
+        let agent_id: Box<str> = frame.id().unwrap_or("null").into();
+        let limit = self.limits.open_interactions as usize;
+        if self.asks.len() >= limit {
+            let error =
+                WireError::new(Code::QueueFull, format!("{limit} questions are open already"));
+            return self.out.push(Effect::Reply(Frame::failure(&agent_id, &error.to_json())));
+        }
+        let elicitation = &*frame.method == "elicitation/create";
+        let nobody_can = elicitation
+            && !self.clients.is_empty()
+            && !self.clients.values().any(|attachment| attachment.client.can.elicitation);
+        if nobody_can {
+            let error =
+                WireError::new(Code::NoCapableClient, "no attached client can show elicitations");
+            return self.out.push(Effect::Reply(Frame::failure(&agent_id, &error.to_json())));
+        }
+        let hop = hop_id(at);
+        let interaction = format!("ask_{}", self.view.seq + 1);
+        let data = format!(
+            r#"{{"interaction":{},"method":{},"requestId":{},"hop":{},"params":{}}}"#,
+            quote(&interaction),
+            quote(&frame.method),
+            quote(&agent_id),
+            quote(&hop),
+            frame.params().unwrap_or("null"),
+        );
+        self.append(Kind::InteractionOpened, Some(at.source.clone()), bytes::Bytes::from(data));
+        self.out.push(Effect::Sync);
+        let ask = Ask { interaction, frame, hop: hop.clone(), asked: BTreeSet::new(), elicitation };
+        self.asks.insert(hop.clone(), ask);
+        let live: Vec<ConnId> =
+            self.clients.iter().filter(|(_, a)| a.live).map(|(conn, _)| *conn).collect();
+        for conn in live {
+            self.offer(conn, &hop);
+        }
+        self.active();
+    }
+
+    /// Asks a client that has just come everything that is open.
+    pub(super) fn offer_open_asks(&mut self, conn: ConnId) {
+        let open: Vec<Box<str>> = self.asks.keys().cloned().collect();
+        for hop in open {
+            self.offer(conn, &hop);
+        }
+    }
+
+    fn offer(&mut self, conn: ConnId, hop: &str) {
+        let spelling = quote(&self.spelling(conn));
+        let Some(attachment) = self.clients.get(&conn) else { return };
+        let Some(ask) = self.asks.get_mut(hop) else { return };
+        if ask.elicitation && !attachment.client.can.elicitation {
+            return;
+        }
+        ask.asked.insert(conn);
+        let frame = ask.frame.spliced(Some(&quote(hop)), Some(&spelling));
+        self.out.push(Effect::Tell { conn, frame, hop: Some(hop.into()) });
+    }
+
+    pub(super) fn client_answer(&mut self, conn: ConnId, hop: &str, frame: &Frame) {
+        self.active();
+        if !self.asks.contains_key(hop) {
+            return self.pass_answer(conn, hop, frame);
+        }
+        let valid = self.asks.get(hop).is_some_and(|ask| is_answer(&ask.frame, frame));
+        if !valid {
+            if let Some(ask) = self.asks.get_mut(hop) {
+                ask.asked.remove(&conn);
+            }
+            return;
+        }
+        let by = self
+            .clients
+            .get(&conn)
+            .map(|a| json!({ "client": &*a.client.key, "name": &*a.client.name }))
+            .unwrap_or_default();
+        let Some(ask) = self.asks.remove(hop) else { return };
+        let data = format!(
+            r#"{{"interaction":{},"outcome":"answered","by":{by},"answer":{}}}"#,
+            quote(&ask.interaction),
+            frame.result().unwrap_or("null"),
+        );
+        self.append(Kind::InteractionSettled, None, bytes::Bytes::from(data));
+        self.out.push(Effect::Sync);
+        self.out.push(Effect::Reply(frame.spliced(ask.frame.id(), None)));
+        self.withdraw(&ask, Some(conn));
+    }
+
+    /// The turn is being cancelled: the agent gets `cancelled` for each question now.
+    pub(super) fn cancel_asks(&mut self) {
+        let asks = std::mem::take(&mut self.asks);
+        for ask in asks.into_values() {
+            self.settle(&ask, "cancelled");
+            let id = ask.frame.id().unwrap_or("null");
+            let answer = if ask.elicitation {
+                Frame::success(id, r#"{"action":"cancel"}"#)
+            } else {
+                Frame::success(id, r#"{"outcome":{"outcome":"cancelled"}}"#)
+            };
+            self.out.push(Effect::Sync);
+            self.out.push(Effect::Reply(answer));
+            self.withdraw(&ask, None);
+        }
+    }
+
+    /// Nobody waits for an answer any more: clients are told, the agent is not.
+    pub(super) fn withdraw_all(&mut self, _why: &str) {
+        let asks = std::mem::take(&mut self.asks);
+        for ask in asks.into_values() {
+            self.settle(&ask, "withdrawn");
+            self.withdraw(&ask, None);
+        }
+        self.withdraw_passes();
+    }
+
+    /// The agent took its own question back; it still gets its one answer.
+    pub(super) fn agent_withdraws(&mut self, agent_id: &str) -> bool {
+        let found = self.asks.iter().find(|(_, ask)| ask.frame.id() == Some(agent_id));
+        let Some(hop) = found.map(|(hop, _)| hop.clone()) else { return false };
+        if let Some(ask) = self.asks.remove(&hop) {
+            self.settle(&ask, "withdrawn");
+            let error = WireError::new(Code::Cancelled, "Request cancelled");
+            self.out.push(Effect::Reply(Frame::failure(agent_id, &error.to_json())));
+            self.withdraw(&ask, None);
+        }
+        true
+    }
+
+    fn settle(&mut self, ask: &Ask, outcome: &str) {
+        let data = json!({ "interaction": ask.interaction, "outcome": outcome });
+        self.append_json(Kind::InteractionSettled, &data);
+    }
+
+    fn withdraw(&mut self, ask: &Ask, but: Option<ConnId>) {
+        for conn in ask.asked.iter().filter(|conn| Some(**conn) != but) {
+            self.out.push(Effect::Forget { conn: *conn, hop: ask.hop.clone() });
+            self.out.push(Effect::Tell { conn: *conn, frame: cancel_frame(&ask.hop), hop: None });
+        }
+    }
+}
+
+/// `$/cancel_request` for a request that a client was sent.
+pub(super) fn cancel_frame(hop: &str) -> bytes::Bytes {
+    Frame::call("$/cancel_request", None, &format!(r#"{{"requestId":{}}}"#, quote(hop)))
+}
+
+/// The id under which a client is sent a request of the agent.
+pub(super) fn hop_id(at: &Position) -> Box<str> {
+    let Position { source, part } = at;
+    format!("{}:{}:{part}", source.instance, source.end).into()
+}
+
+/// Whether a client's response answers the question. Words we do not know pass, so that newer
+/// clients can answer newer agents; a choice that was not offered does not.
+fn is_answer(question: &Frame, answer: &Frame) -> bool {
+    let Some(result) = answer.result().and_then(|text| serde_json::from_str::<Value>(text).ok())
+    else {
+        return false;
+    };
+    if &*question.method == "elicitation/create" {
+        return result.get("action").is_some();
+    }
+    let outcome = result.get("outcome");
+    match outcome.and_then(|outcome| outcome.get("outcome")).and_then(Value::as_str) {
+        Some("selected") => {
+            let chosen = outcome.and_then(|outcome| outcome.get("optionId"));
+            let params: Value = question
+                .params()
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default();
+            let options = params.get("options").and_then(Value::as_array);
+            chosen.is_some()
+                && options
+                    .is_some_and(|options| options.iter().any(|o| o.get("optionId") == chosen))
+        }
+        Some(_) => true,
+        None => false,
+    }
+}

@@ -1,0 +1,152 @@
+//! Clients come and go. Replay comes from the journal; a subscriber is registered and its
+//! position noted in one step.
+
+use serde_json::{Value, json};
+
+use super::{Attach, Attachment, Effect, How, Phase, Session};
+use crate::envelope::Frame;
+use crate::errors::{Code, WireError};
+use crate::ids::{ConnId, Seq};
+
+impl Session {
+    pub(super) fn attach(&mut self, attach: Attach) {
+        let Attach { client, id, how, spelling, params } = attach;
+        let conn = client.conn;
+        let limit = usize::try_from(self.limits.attachments).unwrap_or(usize::MAX);
+        if !self.clients.contains_key(&conn) && self.clients.len() >= limit {
+            let text = format!("{limit} clients are attached to this session already");
+            self.tell_error(conn, &id, &WireError::new(Code::TooMany, text));
+            self.out.push(Effect::Left { conn });
+            return;
+        }
+        if self.view.resumable == Some(false) && matches!(self.phase, Phase::Cold) {
+            self.attach_to_history(client, id, how, spelling);
+            return;
+        }
+        let attachment = Attachment {
+            client,
+            spelling,
+            live: false,
+            joined: self.view.seq,
+            reply: Some((id, how)),
+            waiting: !matches!(self.phase, Phase::Live),
+        };
+        self.clients.insert(conn, attachment);
+        match self.phase {
+            Phase::Live => self.admit(conn),
+            Phase::Starting => {}
+            Phase::Cold => {
+                self.phase = Phase::Starting;
+                self.out.push(Effect::Open { conn: Some(conn), how, params: Some(params) });
+            }
+            Phase::Draining(_) => {}
+        }
+        self.active();
+    }
+
+    /// A session that its agent cannot continue: load shows what we have, resume says what is lost.
+    fn attach_to_history(
+        &mut self,
+        client: super::Client,
+        id: Box<str>,
+        how: How,
+        spelling: Box<str>,
+    ) {
+        let conn = client.conn;
+        if how == How::Resume || self.view.items == 0 {
+            let error = self.lost_error(&spelling);
+            self.tell_error(conn, &id, &error);
+            self.out.push(Effect::Left { conn });
+            return;
+        }
+        let (joined, reply) = (self.view.seq, Some((id, how)));
+        let attachment =
+            Attachment { client, spelling, live: false, joined, reply, waiting: false };
+        self.clients.insert(conn, attachment);
+        self.admit(conn);
+    }
+
+    /// Lets a client in: history first for a load, the answer at once for a resume.
+    pub(super) fn admit(&mut self, conn: ConnId) {
+        let Some(attachment) = self.clients.get_mut(&conn) else { return };
+        attachment.waiting = false;
+        match attachment.reply {
+            Some((_, How::Load)) => self.catch_up(conn, 0),
+            Some((_, How::Resume)) | None => self.go_live(conn),
+        }
+    }
+
+    fn catch_up(&mut self, conn: ConnId, from: Seq) {
+        let Some(attachment) = self.clients.get_mut(&conn) else { return };
+        attachment.live = false;
+        self.out.push(Effect::CatchUp {
+            conn,
+            key: attachment.client.key.clone(),
+            spelling: attachment.spelling.clone(),
+            from,
+            own_after: attachment.joined,
+        });
+    }
+
+    pub(super) fn caught_up(&mut self, conn: ConnId, seq: Seq) {
+        match self.clients.get(&conn) {
+            Some(attachment) if attachment.live || attachment.waiting => {}
+            Some(_) if seq < self.view.seq => self.catch_up(conn, seq),
+            Some(_) => self.go_live(conn),
+            None => {}
+        }
+    }
+
+    pub(super) fn lagging(&mut self, conn: ConnId) {
+        if self.clients.get(&conn).is_some_and(|attachment| attachment.live) {
+            let seq = self.view.seq;
+            self.catch_up(conn, seq);
+        }
+    }
+
+    fn go_live(&mut self, conn: ConnId) {
+        let meta = self.attach_meta(conn);
+        let mut result = self.view.options.clone();
+        result.insert("_meta".into(), json!({ "frontdesk": meta }));
+        let result = Value::Object(result).to_string();
+        let commands = self.view.commands.clone();
+        let native = self.native().to_owned();
+        let Some(attachment) = self.clients.get_mut(&conn) else { return };
+        attachment.live = true;
+        let spelling = attachment.spelling.clone();
+        if let Some((id, how)) = attachment.reply.take() {
+            self.tell(conn, Frame::success(&id, &result));
+            if let (How::Resume, Some(commands)) = (how, commands) {
+                let frame = Frame::call("session/update", None, &commands);
+                let frame = crate::render::respell(&frame, &native, &spelling);
+                self.tell(conn, frame);
+            }
+        }
+        self.offer_open_asks(conn);
+    }
+
+    fn attach_meta(&self, conn: ConnId) -> Value {
+        let mut meta = json!({ "agent": self.view.agent, "clients": self.clients.len() });
+        if let Some(state) = self.state() {
+            meta["state"] = json!(state);
+        }
+        if self.clients.len() > 1 && self.clients.contains_key(&conn) {
+            meta["joined"] = json!(true);
+        }
+        if self.view.resumable == Some(false) {
+            meta["resumable"] = json!(false);
+        }
+        meta
+    }
+
+    pub(super) fn detach(&mut self, conn: ConnId) {
+        if self.clients.remove(&conn).is_none() {
+            return;
+        }
+        self.closers.retain(|(closer, _)| *closer != conn);
+        self.forwards.retain(|_, forward| forward.conn != conn);
+        self.terminals.retain(|_, owner| *owner != conn);
+        self.passes_lost_client(conn);
+        self.active();
+    }
+}

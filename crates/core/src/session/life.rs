@@ -1,0 +1,362 @@
+//! Starting, unloading and ending: the lease's phases (DESIGN section 6).
+
+use serde_json::{Value, json};
+
+use super::types::{AgentFacts, Born, CloseWhy, OpenMode, StartFailure};
+use super::{Attachment, Effect, How, Input, Phase, Session};
+use crate::envelope::{Frame, quote};
+use crate::errors::{Code, WireError};
+use crate::ids::ConnId;
+use crate::import::Import;
+use crate::record::Kind;
+
+/// What happens to the history an agent replays while it loads.
+#[derive(Debug)]
+pub(super) enum Replay {
+    /// It does not replay.
+    None,
+    /// Ours is complete.
+    Swallow,
+    /// Matched against ours.
+    Import(Box<Import>),
+}
+
+impl Session {
+    pub(super) fn born(&mut self, born: Born) {
+        let Born { client, id, spelling, answer, facts, parameters, .. } = born;
+        let conn = client.conn;
+        self.epoch = facts.epoch;
+        self.facts = facts;
+        self.phase = Phase::Live;
+        let result: Value =
+            answer.result().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let native = result.get("sessionId").and_then(Value::as_str).unwrap_or_default().to_owned();
+        self.append_json(
+            Kind::Claimed,
+            &json!({ "agent": born.agent, "instance": self.facts.instance }),
+        );
+        let mut created = json!({
+            "agent": born.agent,
+            "nativeId": native,
+            "cwd": born.cwd,
+            "additionalDirectories": born.additional_directories,
+            "client": { "key": &*client.key, "name": &*client.name },
+            "result": result,
+        });
+        if let Some(from) = &born.forked_from {
+            created["forkedFrom"] = json!(from);
+        }
+        self.append_json(Kind::Created, &created);
+        self.append_json(
+            Kind::Loaded,
+            &json!({ "agent": born.agent, "instance": self.facts.instance, "how": "new" }),
+        );
+        self.append(Kind::Parameters, None, bytes::Bytes::from(parameters));
+        self.out.push(Effect::Sync);
+        self.tell(conn, answer.spliced(Some(&id), Some(&quote(&spelling))));
+        let attachment = Attachment {
+            client,
+            spelling,
+            live: true,
+            joined: self.view.seq,
+            reply: None,
+            waiting: false,
+        };
+        self.clients.insert(conn, attachment);
+        self.active();
+    }
+
+    pub(super) fn opening(&mut self, facts: AgentFacts, mode: OpenMode) {
+        self.epoch = facts.epoch;
+        let claimed = json!({ "agent": self.view.agent, "instance": facts.instance });
+        self.facts = facts;
+        self.append_json(Kind::Claimed, &claimed);
+        self.replay = match mode {
+            OpenMode::Resume => Replay::None,
+            OpenMode::Swallow => Replay::Swallow,
+            OpenMode::Import { known, note } => {
+                if let Some(text) = note {
+                    self.append_json(Kind::Note, &json!({ "text": text, "shown": true }));
+                }
+                Replay::Import(Box::new(Import::new(known)))
+            }
+        };
+    }
+
+    pub(super) fn started(&mut self, result: &str) {
+        if let Replay::Import(import) = std::mem::replace(&mut self.replay, Replay::None) {
+            let rest = import.finish();
+            if let Some(text) = rest.note {
+                self.append_json(Kind::Note, &json!({ "text": text, "shown": true }));
+            }
+            for data in rest.items {
+                self.append(Kind::Imported, None, data);
+            }
+        }
+        self.phase = Phase::Live;
+        let result: Value = serde_json::from_str(result).unwrap_or_default();
+        self.append_json(
+            Kind::Loaded,
+            &json!({ "agent": self.view.agent, "instance": self.facts.instance, "result": result }),
+        );
+        self.out.push(Effect::Sync);
+        let waiting: Vec<ConnId> =
+            self.clients.iter().filter(|(_, a)| a.waiting).map(|(conn, _)| *conn).collect();
+        for conn in waiting {
+            self.admit(conn);
+        }
+        self.unpark();
+        self.active();
+        self.advance();
+    }
+
+    pub(super) fn start_failed(&mut self, failure: StartFailure) {
+        self.phase = Phase::Cold;
+        self.replay = Replay::None;
+        if self.view.loaded_by.is_some() {
+            self.append_json(Kind::Closed, &json!({ "reason": "start failed" }));
+        }
+        let hopeless = matches!(failure, StartFailure::Gone | StartFailure::CannotReturn);
+        if hopeless && self.view.resumable != Some(false) {
+            self.append_json(Kind::Metadata, &json!({ "resumable": false }));
+        }
+        let waiting: Vec<ConnId> =
+            self.clients.iter().filter(|(_, a)| a.waiting).map(|(conn, _)| *conn).collect();
+        for conn in waiting {
+            self.refuse(conn, &failure);
+        }
+        let (error, text) = self.failure_error(&failure, self.native());
+        let parked = std::mem::take(&mut self.parked);
+        for input in parked {
+            match input {
+                Input::Forward { conn, frame } => {
+                    let id = frame.id().unwrap_or("null");
+                    self.tell(conn, Frame::failure(id, &text));
+                }
+                other => self.take(other),
+            }
+        }
+        self.drop_queue_with(&error, &text);
+    }
+
+    /// Tells one waiting client that the session could not be started.
+    fn refuse(&mut self, conn: ConnId, failure: &StartFailure) {
+        let Some(mut attachment) = self.clients.remove(&conn) else { return };
+        let Some((id, how)) = attachment.reply.take() else {
+            // Attached before an idle unload: it stays, its prompts are answered below.
+            attachment.waiting = false;
+            self.clients.insert(conn, attachment);
+            return;
+        };
+        let hopeless = matches!(failure, StartFailure::Gone | StartFailure::CannotReturn);
+        if hopeless && how == How::Load && self.view.items > 0 {
+            attachment.waiting = false;
+            attachment.reply = Some((id, how));
+            self.clients.insert(conn, attachment);
+            return self.admit(conn);
+        }
+        let spelling = attachment.spelling.clone();
+        let (_, text) = self.failure_error(failure, &spelling);
+        self.tell(conn, Frame::failure(&id, &text));
+        self.out.push(Effect::Left { conn });
+    }
+
+    fn failure_error(&self, failure: &StartFailure, asked: &str) -> (WireError, String) {
+        match failure {
+            StartFailure::Gone | StartFailure::CannotReturn => {
+                let error = self.lost_error(asked);
+                let text = error.to_json();
+                (error, text)
+            }
+            StartFailure::Ours(error) => (error.clone(), error.to_json()),
+            StartFailure::Agent(text) => (
+                WireError::new(Code::AgentStart, "the agent refused to load the session"),
+                text.clone(),
+            ),
+        }
+    }
+
+    fn drop_queue_with(&mut self, error: &WireError, text: &str) {
+        let waiting: Vec<(ConnId, Box<str>)> = self
+            .queue
+            .iter()
+            .map(|queued| (queued.conn, queued.frame.id().unwrap_or("null").into()))
+            .collect();
+        let before = self.out.len();
+        self.drop_queue(None, Err(error));
+        // The agent's own error goes to the clients unchanged; the journal has ours.
+        let mut ids = waiting.into_iter();
+        for effect in &mut self.out[before..] {
+            if let Effect::Tell { conn, frame, .. } = effect
+                && let Some((owner, id)) = ids.next()
+                && owner == *conn
+            {
+                *frame = Frame::failure(&id, text);
+            }
+        }
+    }
+
+    fn unpark(&mut self) {
+        for input in std::mem::take(&mut self.parked) {
+            self.take(input);
+        }
+    }
+
+    /// `session/close` (DESIGN section 6, "Close").
+    pub(super) fn close(&mut self, conn: ConnId, id: &str, force: bool) {
+        let others = self.clients.keys().filter(|other| **other != conn).count();
+        if !force && others > 0 && self.clients.contains_key(&conn) {
+            self.drop_queue(Some(conn), Ok(()));
+            if self.turn.as_ref().is_some_and(|turn| turn.conn == conn) {
+                self.cancel_turn();
+                self.abandon_turn();
+            }
+            self.detach(conn);
+            let result =
+                json!({ "_meta": { "frontdesk": { "closed": false, "remaining": others } } });
+            self.tell(conn, Frame::success(id, &result.to_string()));
+            self.out.push(Effect::Left { conn });
+            return;
+        }
+        if !force && others > 0 {
+            let text = format!("{others} clients are attached; say force to close it all the same");
+            return self.tell_error(conn, id, &WireError::new(Code::InUse, text));
+        }
+        self.closers.push((conn, id.into()));
+        match self.phase {
+            Phase::Cold => self.closed(),
+            Phase::Starting => {
+                // The start ends first; then this is taken again.
+                self.closers.pop();
+                self.parked.push_back(Input::Close { conn, id: id.into(), force });
+            }
+            Phase::Live => self.unload(CloseWhy::Client),
+            Phase::Draining(_) => {}
+        }
+    }
+
+    /// Cancels all work and has the session closed at the agent.
+    pub(super) fn unload(&mut self, why: CloseWhy) {
+        match self.phase {
+            Phase::Live => {}
+            Phase::Cold => return self.closed(),
+            Phase::Starting | Phase::Draining(_) => return,
+        }
+        self.drop_queue(None, Ok(()));
+        self.cancel_turn();
+        self.close_turn("cancelled", Ok(()));
+        self.cancel_asks();
+        self.stuck = None;
+        self.fail_forwards(&WireError::new(
+            Code::InstanceEnded,
+            "the session was closed before the agent answered",
+        ));
+        self.phase = Phase::Draining(why);
+        self.out.push(Effect::Shut { why });
+    }
+
+    /// The unload is done.
+    pub(super) fn closed(&mut self) {
+        let why = match self.phase {
+            Phase::Draining(why) => why,
+            Phase::Cold | Phase::Starting | Phase::Live => CloseWhy::Client,
+        };
+        self.phase = Phase::Cold;
+        self.terminals.clear();
+        if self.view.loaded_by.is_some() {
+            self.append_json(Kind::Closed, &json!({ "reason": why.as_str() }));
+            self.out.push(Effect::Sync);
+        }
+        for (conn, id) in std::mem::take(&mut self.closers) {
+            self.tell(conn, Frame::success(&id, "{}"));
+        }
+        if !matches!(why, CloseWhy::Idle | CloseWhy::Stuck) {
+            for conn in std::mem::take(&mut self.clients).into_keys() {
+                self.out.push(Effect::Left { conn });
+            }
+        }
+        self.unpark();
+    }
+
+    /// The instance went away by itself.
+    pub(super) fn ended(&mut self, why: &str, detail: Value) {
+        if matches!(self.phase, Phase::Draining(_)) {
+            return;
+        }
+        let starting = matches!(self.phase, Phase::Starting);
+        if !starting && !matches!(self.phase, Phase::Live) {
+            return;
+        }
+        let native = self.native().to_owned();
+        let text = format!("the agent's instance that ran this session ended: {why}");
+        let error = WireError::new(Code::InstanceEnded, text)
+            .with_data(json!({ "sessionId": native, "instance": self.facts.instance }));
+        if let Some(turn) = &self.turn {
+            let spelled = self.spelling(turn.conn);
+            let error = error
+                .clone()
+                .with_data(json!({ "sessionId": spelled, "instance": self.facts.instance }));
+            self.close_turn("failed", Err(&error));
+        }
+        self.withdraw_all("the instance has ended");
+        self.fail_forwards(&error);
+        self.stuck = None;
+        self.terminals.clear();
+        if starting {
+            return;
+        }
+        self.phase = Phase::Cold;
+        let data = json!({ "reason": why, "instance": self.facts.instance, "detail": detail });
+        self.append_json(Kind::Lost, &data);
+        // Prompts that waited are not lost with the instance: they run once it is loaded again.
+        self.advance();
+    }
+
+    fn fail_forwards(&mut self, error: &WireError) {
+        for forward in std::mem::take(&mut self.forwards).into_values() {
+            self.tell_error(forward.conn, &forward.id, error);
+        }
+    }
+
+    /// The daemon stops: no new prompts, running turns get their grace.
+    pub(super) fn stop(&mut self, grace_ms: u64) {
+        let error = WireError::new(Code::Stopping, "Frontdesk is stopping");
+        self.drop_queue(None, Err(&error));
+        self.stopping = Some(self.now.mono_ms + grace_ms);
+        self.tick_stop();
+    }
+
+    fn tick_stop(&mut self) {
+        let Some(until) = self.stopping else { return };
+        let nobody = self.clients.is_empty() && !self.asks.is_empty();
+        let done = self.turn.is_none() || nobody || self.now.mono_ms >= until;
+        if done {
+            self.stopping = Some(u64::MAX);
+            self.unload(CloseWhy::Stop);
+        }
+    }
+
+    pub(super) fn idle_deadline(&self) -> Option<u64> {
+        let idle = matches!(self.phase, Phase::Live)
+            && self.facts.can_return
+            && self.view.turn_count > 0
+            && self.turn.is_none()
+            && self.stuck.is_none()
+            && self.asks.is_empty()
+            && self.passes.is_empty()
+            && self.queue.is_empty()
+            && self.forwards.is_empty();
+        (idle && self.facts.idle_unload_ms > 0).then(|| self.active_ms + self.facts.idle_unload_ms)
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.tick_passes();
+        self.tick_cancel();
+        if self.stopping.is_some_and(|until| until != u64::MAX) {
+            self.tick_stop();
+        }
+        if self.idle_deadline().is_some_and(|at| self.now.mono_ms >= at) {
+            self.unload(CloseWhy::Idle);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The session machine: `(state, input, now) → effects`, one per session, no input or output.
+//!
+//! It keeps who is attached, which turn runs and which wait, which questions are open, and what
+//! must be written before what is shown. The daemon's lane feeds it and carries out its effects in
+//! order. Twin of `frontdesk::session`: the rule here, the act there.
+//!
+//! Rooms: [`types`] what goes in and out; `attach` clients; `turns` prompts and cancel; `asks`
+//! questions to people; `passes` other requests of the agent; `agent_side` what an agent sends;
+//! `life` starting, closing and ending.
+
+mod agent_side;
+mod asks;
+mod attach;
+mod life;
+mod passes;
+mod turns;
+pub mod types;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::envelope::{Frame, quote};
+use crate::errors::WireError;
+use crate::fold::View;
+use crate::ids::{ConnId, Epoch, Seq};
+use crate::limits::Limits;
+use crate::record::{Kind, RECORD_VERSION, Record, Source};
+use crate::render::{Audience, Renderer, Shown, respell};
+use crate::status::State;
+use asks::Ask;
+use life::Replay;
+use passes::Pass;
+use turns::{Forward, Queued, Stuck, Turn};
+pub use types::{
+    AgentFacts, Attach, Born, Client, ClientCan, CloseWhy, Effect, How, Input, Now, OpenMode,
+    Position, StartFailure, Tag,
+};
+
+/// Life of the lease on a session, as this daemon sees it (DESIGN section 6).
+#[derive(Debug)]
+pub enum Phase {
+    /// No instance has it.
+    Cold,
+    /// An instance is being started, or asked to load it.
+    Starting,
+    /// An instance has it.
+    Live,
+    /// It is being unloaded.
+    Draining(CloseWhy),
+}
+
+/// One client taking part.
+#[derive(Debug)]
+struct Attachment {
+    client: Client,
+    /// The id this client asked with.
+    spelling: Box<str>,
+    /// Gets frames as they come; otherwise it still reads history from the journal.
+    live: bool,
+    /// The last record when it came: what it causes later it is not shown again.
+    joined: Seq,
+    /// A load or resume that is not answered yet.
+    reply: Option<(Box<str>, How)>,
+    /// Waits for the session to be started.
+    waiting: bool,
+}
+
+/// The machine of one session.
+#[derive(Debug)]
+pub struct Session {
+    view: View,
+    limits: Arc<Limits>,
+    phase: Phase,
+    facts: AgentFacts,
+    epoch: Epoch,
+    clients: BTreeMap<ConnId, Attachment>,
+    turn: Option<Turn>,
+    queue: VecDeque<Queued>,
+    stuck: Option<Stuck>,
+    forwards: BTreeMap<Tag, Forward>,
+    asks: BTreeMap<Box<str>, Ask>,
+    passes: BTreeMap<Box<str>, Pass>,
+    terminals: BTreeMap<String, ConnId>,
+    parked: VecDeque<Input>,
+    replay: Replay,
+    renderer: Renderer,
+    closers: Vec<(ConnId, Box<str>)>,
+    active_ms: u64,
+    stopping: Option<u64>,
+    next_tag: u64,
+    now: Now,
+    out: Vec<Effect>,
+}
+
+impl Session {
+    /// A session that the journal knows and no instance has.
+    #[must_use]
+    pub fn cold(view: View, limits: Arc<Limits>, now: Now) -> Self {
+        let epoch = view.epoch;
+        Self {
+            view,
+            limits,
+            phase: Phase::Cold,
+            facts: AgentFacts::default(),
+            epoch,
+            clients: BTreeMap::new(),
+            turn: None,
+            queue: VecDeque::new(),
+            stuck: None,
+            forwards: BTreeMap::new(),
+            asks: BTreeMap::new(),
+            passes: BTreeMap::new(),
+            terminals: BTreeMap::new(),
+            parked: VecDeque::new(),
+            replay: Replay::None,
+            renderer: Renderer::default(),
+            closers: Vec::new(),
+            active_ms: now.mono_ms,
+            stopping: None,
+            next_tag: 1,
+            now,
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes one input and says what must happen, in order.
+    pub fn handle(&mut self, input: Input, now: Now) -> Vec<Effect> {
+        self.now = now;
+        self.take(input);
+        std::mem::take(&mut self.out)
+    }
+
+    fn take(&mut self, input: Input) {
+        if matches!(self.phase, Phase::Draining(_)) && input.waits_for_draining() {
+            self.parked.push_back(input);
+            return;
+        }
+        match input {
+            Input::Attach(attach) => self.attach(attach),
+            Input::CaughtUp { conn, seq } => self.caught_up(conn, seq),
+            Input::Lagging { conn } => self.lagging(conn),
+            Input::Detach { conn } => self.detach(conn),
+            Input::Prompt { conn, frame } => self.prompt(conn, &frame),
+            Input::Forward { conn, frame } => self.forward(conn, frame),
+            Input::Notify { conn, frame } => self.notify(conn, frame),
+            Input::Cancel { conn } => self.cancel(conn),
+            Input::CancelRequest { conn, id } => self.cancel_request(conn, &id),
+            Input::Answer { conn, hop, frame } => self.client_answer(conn, &hop, &frame),
+            Input::Close { conn, id, force } => self.close(conn, &id, force),
+            Input::Unload { why } => self.unload(why),
+            Input::Stop { grace_ms } => self.stop(grace_ms),
+            Input::Born(born) => self.born(*born),
+            Input::Opening { facts, mode } => self.opening(facts, mode),
+            Input::Started { result } => self.started(&result),
+            Input::StartFailed(failure) => self.start_failed(failure),
+            Input::Agent { message, at } => self.agent_message(message, at),
+            Input::AgentAnswer { tag, frame } => self.agent_answer(tag, &frame),
+            Input::AgentError { tag, error } => self.agent_error(tag, &error),
+            Input::Ended { why, detail } => self.ended(&why, detail),
+            Input::Closed => self.closed(),
+            Input::Record { kind, data } => self.append(kind, None, Bytes::from(data)),
+            Input::Tick => self.tick(),
+        }
+    }
+
+    /// When the next `Input::Tick` is due, on the monotonic clock in milliseconds.
+    #[must_use]
+    pub fn deadline_ms(&self) -> Option<u64> {
+        let passes = self.passes.values().filter_map(|pass| pass.deadline_ms);
+        passes
+            .chain(
+                self.turn
+                    .as_ref()
+                    .and_then(|turn| turn.cancelled_ms)
+                    .map(|at| at + self.limits.cancel_grace_ms),
+            )
+            .chain(self.stuck.as_ref().map(|stuck| stuck.since_ms + self.limits.cancel_kill_ms))
+            .chain(self.stopping)
+            .chain(self.idle_deadline())
+            .min()
+    }
+
+    /// What the records add up to.
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The phase of the lease.
+    #[must_use]
+    pub fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// What the session is doing; `None` unless an instance has it.
+    #[must_use]
+    pub fn state(&self) -> Option<State> {
+        match self.phase {
+            Phase::Live if !self.asks.is_empty() => Some(State::RequiresAction),
+            Phase::Live if self.turn.is_some() => Some(State::Running),
+            Phase::Live => Some(State::Idle),
+            Phase::Cold | Phase::Starting | Phase::Draining(_) => None,
+        }
+    }
+
+    /// Clients taking part.
+    #[must_use]
+    pub fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Clients taking part, with what they are called.
+    pub fn clients(&self) -> impl Iterator<Item = (&Client, bool)> {
+        self.clients.values().map(|attachment| (&attachment.client, attachment.live))
+    }
+
+    /// Prompts that wait.
+    #[must_use]
+    pub fn queued_turns(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Open questions: interaction id, method and params.
+    pub fn open_questions(&self) -> impl Iterator<Item = (&str, &Frame)> {
+        self.asks.values().map(|ask| (ask.interaction.as_str(), &ask.frame))
+    }
+
+    /// Whether nothing holds the machine in memory: cold, nobody attached, nothing owed.
+    #[must_use]
+    pub fn at_rest(&self) -> bool {
+        matches!(self.phase, Phase::Cold)
+            && self.clients.is_empty()
+            && self.queue.is_empty()
+            && self.parked.is_empty()
+            && self.closers.is_empty()
+    }
+
+    /// The agent's id of the session.
+    #[must_use]
+    pub fn native(&self) -> &str {
+        self.view.native.as_deref().unwrap_or_default()
+    }
+
+    fn tag(&mut self) -> Tag {
+        let tag = Tag(self.next_tag);
+        self.next_tag += 1;
+        tag
+    }
+
+    fn active(&mut self) {
+        self.active_ms = self.now.mono_ms;
+    }
+
+    /// Appends a record and shows it to those who read along.
+    fn append(&mut self, kind: Kind, src: Option<Source>, data: Bytes) {
+        let record = Record {
+            v: RECORD_VERSION,
+            seq: self.view.seq + 1,
+            epoch: self.epoch,
+            at: self.now.wall,
+            kind,
+            src,
+            data,
+        };
+        self.view.apply(&record);
+        let mut shown = Vec::new();
+        let native = self.native().to_owned();
+        self.renderer.acp_v1(&record, &native, &mut shown);
+        self.out.push(Effect::Append(record));
+        for Shown { to, frame } in shown {
+            self.show(&to, &frame);
+        }
+    }
+
+    fn append_json(&mut self, kind: Kind, data: &Value) {
+        self.append(kind, None, Bytes::from(data.to_string()));
+    }
+
+    /// Sends a frame to all live attachments of an audience, each in its own spelling.
+    fn show(&mut self, to: &Audience, frame: &Bytes) {
+        let native = self.view.native.as_deref().unwrap_or_default();
+        let mut last: Option<(&str, Bytes)> = None;
+        for (conn, attachment) in &self.clients {
+            let key = attachment.client.key.as_ref();
+            let wanted = match to {
+                Audience::All => true,
+                Audience::Others(sender) => key != sender.as_ref(),
+                Audience::Sender(sender) => key == sender.as_ref(),
+            };
+            if !wanted || !attachment.live {
+                continue;
+            }
+            let spelled = match &last {
+                Some((spelling, frame)) if *spelling == attachment.spelling.as_ref() => {
+                    frame.clone()
+                }
+                _ => respell(frame, native, &attachment.spelling),
+            };
+            self.out.push(Effect::Tell { conn: *conn, frame: spelled.clone(), hop: None });
+            last = Some((&attachment.spelling, spelled));
+        }
+    }
+
+    fn tell(&mut self, conn: ConnId, frame: Bytes) {
+        self.out.push(Effect::Tell { conn, frame, hop: None });
+    }
+
+    fn tell_error(&mut self, conn: ConnId, id: &str, error: &WireError) {
+        self.tell(conn, Frame::failure(id, &error.to_json()));
+    }
+
+    fn spelling(&self, conn: ConnId) -> String {
+        self.clients.get(&conn).map_or_else(|| self.native().to_owned(), |a| a.spelling.to_string())
+    }
+
+    fn not_active(&self, conn: ConnId, asked: Option<&str>) -> WireError {
+        let spelled = self.spelling(conn);
+        let mut error = WireError::not_found(asked.unwrap_or(&spelled));
+        error.message =
+            "Resource not found: the session is not active on this connection; load or resume it first".into();
+        error
+    }
+
+    /// What is lost, for a session that its agent cannot continue.
+    fn lost_error(&self, asked: &str) -> WireError {
+        let turns = self.view.turn_count;
+        let mut error = WireError::not_found(asked);
+        error.message = format!(
+            "Resource not found: agent {} cannot continue this session; what it knew of it is lost. \
+             Its {turns} recorded turns can still be read with session/load; start a new session to go on",
+            quote(&self.view.agent),
+        );
+        error.data = Some(json!({ "sessionId": asked, "resumable": false, "turns": turns }));
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! Other requests of the agent: files, terminals, extensions. Each goes to one client that can
+//! take it, the prompting one first, and gets one answer in bounded time.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+use super::asks::{cancel_frame, hop_id};
+use super::types::{ClientCan, Position};
+use super::{Effect, Session};
+use crate::envelope::{Frame, quote};
+use crate::errors::{Code, WireError};
+use crate::ids::ConnId;
+
+/// One request of the agent at one client.
+#[derive(Debug)]
+pub(super) struct Pass {
+    frame: Frame,
+    current: ConnId,
+    /// Who is asked next if the current client cannot take it.
+    next: VecDeque<ConnId>,
+    rule: Rule,
+    /// When the wait for the current client ends, on the monotonic clock in milliseconds.
+    pub(super) deadline_ms: Option<u64>,
+}
+
+/// How a kind of request is brokered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// Reading changes nothing: another client may be asked.
+    Read,
+    /// The client may have acted: never ask a second one.
+    Once,
+    /// A terminal belongs to the client that made it.
+    Terminal,
+    /// Nobody may know the method: ask one after the other, each for a bounded time.
+    Extension,
+}
+
+impl Rule {
+    fn of(method: &str) -> Self {
+        match method {
+            "fs/read_text_file" => Self::Read,
+            "fs/write_text_file" | "terminal/create" => Self::Once,
+            _ if method.starts_with("terminal/") => Self::Terminal,
+            _ => Self::Extension,
+        }
+    }
+
+    fn allows(method: &str, can: ClientCan) -> bool {
+        match method {
+            "fs/read_text_file" => can.read_file,
+            "fs/write_text_file" => can.write_file,
+            _ if method.starts_with("terminal/") => can.terminal,
+            _ => true,
+        }
+    }
+}
+
+impl Session {
+    pub(super) fn open_pass(&mut self, frame: Frame, at: &Position) {
+        let agent_id: Box<str> = frame.id().unwrap_or("null").into();
+        let rule = Rule::of(&frame.method);
+        let mut next = self.candidates(&frame, rule);
+        let Some(current) = next.pop_front() else {
+            let error = nobody(&frame.method, rule);
+            return self.out.push(Effect::Reply(Frame::failure(&agent_id, &error.to_json())));
+        };
+        if rule != Rule::Read && rule != Rule::Extension {
+            next.clear();
+        }
+        let hop = hop_id(at);
+        self.passes.insert(hop.clone(), Pass { frame, current, next, rule, deadline_ms: None });
+        self.send_pass(&hop);
+    }
+
+    /// Who may take a request, best first.
+    fn candidates(&self, frame: &Frame, rule: Rule) -> VecDeque<ConnId> {
+        if rule == Rule::Terminal {
+            let params: Value =
+                frame.params().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+            let id = params.get("terminalId").and_then(Value::as_str).unwrap_or_default();
+            return self.terminals.get(id).copied().into_iter().collect();
+        }
+        let prompting = self.turn.as_ref().map(|turn| turn.conn);
+        let able = |conn: &ConnId| {
+            self.clients.get(conn).is_some_and(|a| Rule::allows(&frame.method, a.client.can))
+        };
+        let first = prompting.into_iter().filter(able);
+        let rest =
+            self.clients.keys().copied().filter(|conn| Some(*conn) != prompting).filter(able);
+        first.chain(rest).collect()
+    }
+
+    fn send_pass(&mut self, hop: &str) {
+        let until = self.now.mono_ms + self.limits.ext_answer_ms;
+        let Some(pass) = self.passes.get_mut(hop) else { return };
+        pass.deadline_ms = (pass.rule == Rule::Extension).then_some(until);
+        let conn = pass.current;
+        let frame = pass.frame.clone();
+        let spelling = quote(&self.spelling(conn));
+        let frame = frame.spliced(Some(&quote(hop)), Some(&spelling));
+        self.out.push(Effect::Tell { conn, frame, hop: Some(hop.into()) });
+    }
+
+    pub(super) fn pass_answer(&mut self, conn: ConnId, hop: &str, frame: &Frame) {
+        let Some(pass) = self.passes.get(hop).filter(|pass| pass.current == conn) else { return };
+        let refused =
+            pass.rule == Rule::Extension && frame.error().is_some_and(is_method_not_found);
+        if refused {
+            return self.next_pass(hop);
+        }
+        let Some(pass) = self.passes.remove(hop) else { return };
+        if &*pass.frame.method == "terminal/create" {
+            let result: Value =
+                frame.result().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+            if let Some(id) = result.get("terminalId").and_then(Value::as_str) {
+                self.terminals.insert(id.to_owned(), conn);
+            }
+        }
+        self.out.push(Effect::Reply(frame.spliced(pass.frame.id(), None)));
+    }
+
+    /// Asks the next client, or answers the agent that nobody can.
+    fn next_pass(&mut self, hop: &str) {
+        let Some(pass) = self.passes.get_mut(hop) else { return };
+        let clients = &self.clients;
+        let next =
+            std::iter::from_fn(|| pass.next.pop_front()).find(|conn| clients.contains_key(conn));
+        if let Some(conn) = next {
+            pass.current = conn;
+            return self.send_pass(hop);
+        }
+        if let Some(pass) = self.passes.remove(hop) {
+            let error = nobody(&pass.frame.method, pass.rule);
+            let id = pass.frame.id().unwrap_or("null");
+            self.out.push(Effect::Reply(Frame::failure(id, &error.to_json())));
+        }
+    }
+
+    pub(super) fn passes_lost_client(&mut self, conn: ConnId) {
+        let lost: Vec<Box<str>> = self
+            .passes
+            .iter()
+            .filter(|(_, pass)| pass.current == conn)
+            .map(|(hop, _)| hop.clone())
+            .collect();
+        for hop in lost {
+            self.next_pass(&hop);
+        }
+    }
+
+    pub(super) fn tick_passes(&mut self) {
+        let now = self.now.mono_ms;
+        let late: Vec<Box<str>> = self
+            .passes
+            .iter()
+            .filter(|(_, pass)| pass.deadline_ms.is_some_and(|at| now >= at))
+            .map(|(hop, _)| hop.clone())
+            .collect();
+        for hop in late {
+            if let Some(conn) = self.passes.get(&hop).map(|pass| pass.current) {
+                self.out.push(Effect::Forget { conn, hop: hop.clone() });
+                self.tell(conn, cancel_frame(&hop));
+            }
+            self.next_pass(&hop);
+        }
+    }
+
+    pub(super) fn withdraw_passes(&mut self) {
+        for (hop, pass) in std::mem::take(&mut self.passes) {
+            self.out.push(Effect::Forget { conn: pass.current, hop: hop.clone() });
+            self.tell(pass.current, cancel_frame(&hop));
+        }
+    }
+
+    /// The agent took a request back; it still gets its one answer.
+    pub(super) fn agent_withdraws_pass(&mut self, agent_id: &str) {
+        let found = self.passes.iter().find(|(_, pass)| pass.frame.id() == Some(agent_id));
+        let Some((hop, conn)) = found.map(|(hop, pass)| (hop.clone(), pass.current)) else {
+            return;
+        };
+        self.passes.remove(&hop);
+        let error = WireError::new(Code::Cancelled, "Request cancelled");
+        self.out.push(Effect::Reply(Frame::failure(agent_id, &error.to_json())));
+        self.out.push(Effect::Forget { conn, hop: hop.clone() });
+        self.tell(conn, cancel_frame(&hop));
+    }
+}
+
+fn nobody(method: &str, rule: Rule) -> WireError {
+    match rule {
+        Rule::Extension => WireError::method_not_found(method),
+        Rule::Terminal => WireError::new(
+            Code::InvalidParams,
+            "the client that made this terminal is gone, or there is no such terminal",
+        ),
+        Rule::Once => WireError::new(
+            Code::NoCapableClient,
+            format!(
+                "no attached client can take {method}; a client that left may have acted on it"
+            ),
+        ),
+        Rule::Read => {
+            WireError::new(Code::NoCapableClient, format!("no attached client can take {method}"))
+        }
+    }
+}
+
+fn is_method_not_found(error: &str) -> bool {
+    let value: Value = serde_json::from_str(error).unwrap_or_default();
+    value.get("code").and_then(Value::as_i64) == Some(Code::MethodNotFound.number())
+}

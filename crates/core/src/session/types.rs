@@ -1,0 +1,427 @@
+//! What goes into the session machine and what comes out.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::envelope::{Frame, Message};
+use crate::errors::WireError;
+use crate::ids::{ConnId, Epoch, Seq};
+use crate::record::{Kind, Record, Source};
+
+/// The time, both ways: for records and for waiting.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Wall clock, for records.
+    pub wall: Timestamp,
+    /// Monotonic clock in milliseconds, for limits.
+    pub mono_ms: u64,
+}
+
+/// A request of ours to the agent; the lane gives it an id on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+
+/// A client as the machine sees it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// The connection.
+    pub conn: ConnId,
+    /// The client's own key, kept over reconnects.
+    pub key: Arc<str>,
+    /// What it calls itself.
+    pub name: Arc<str>,
+    /// What the agent may ask of it.
+    pub can: ClientCan,
+}
+
+/// What an agent may ask of a client (ACP v1 `clientCapabilities`). Permission is always possible.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientCan {
+    /// `fs/read_text_file`.
+    pub read_file: bool,
+    /// `fs/write_text_file`.
+    pub write_file: bool,
+    /// `terminal/*`.
+    pub terminal: bool,
+    /// `elicitation/create`.
+    pub elicitation: bool,
+}
+
+/// The instance that has, or is about to have, the session.
+#[derive(Clone, Debug, Default)]
+pub struct AgentFacts {
+    /// The instance.
+    pub instance: InstanceName,
+    /// Epoch of the claim.
+    pub epoch: Epoch,
+    /// It can load or resume a session, so it may be unloaded when idle.
+    pub can_return: bool,
+    /// Unload after this long without activity, in milliseconds.
+    pub idle_unload_ms: u64,
+    /// It loses sessions that are killed: never kill it over a stuck turn.
+    pub loses_killed: bool,
+}
+
+/// An instance's id as text; empty when there is none.
+pub type InstanceName = String;
+
+/// How a client comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// `session/load`: history first, then the answer.
+    Load,
+    /// `session/resume`: no history.
+    Resume,
+}
+
+/// A client wants to take part.
+#[derive(Clone, Debug)]
+pub struct Attach {
+    /// Who.
+    pub client: Client,
+    /// The request's id, as text.
+    pub id: Box<str>,
+    /// Load or resume.
+    pub how: How,
+    /// The id it asked with.
+    pub spelling: Box<str>,
+    /// Its parameters as text, for a start.
+    pub params: Bytes,
+}
+
+/// A session that an agent has just made for a client.
+#[derive(Clone, Debug)]
+pub struct Born {
+    /// Who asked.
+    pub client: Client,
+    /// The request's id, as text.
+    pub id: Box<str>,
+    /// Public id: the key.
+    pub spelling: Box<str>,
+    /// The agent's answer, with its own id in it.
+    pub answer: Frame,
+    /// Name of the agent's entry.
+    pub agent: String,
+    /// The instance.
+    pub facts: AgentFacts,
+    /// Working directory and further directories.
+    pub cwd: String,
+    /// Further directories.
+    pub additional_directories: Vec<String>,
+    /// Parameters without secret values, JSON text.
+    pub parameters: String,
+    /// The session this one was forked from.
+    pub forked_from: Option<String>,
+}
+
+/// What to do with the history that an agent replays while it loads.
+#[derive(Clone, Debug)]
+pub enum OpenMode {
+    /// Resume: there is none.
+    Resume,
+    /// Ours is complete: swallow it.
+    Swallow,
+    /// Match it against the user texts of our turns and import what is new.
+    Import {
+        /// User texts of the turns in our journal, in order.
+        known: Vec<String>,
+        /// Our history begins here: say so if the agent only resumes.
+        note: Option<String>,
+    },
+}
+
+/// Where an agent's frame ended in its instance's output.
+#[derive(Clone, Debug)]
+pub struct Position {
+    /// The instance and the offset behind the frame.
+    pub source: Source,
+    /// Which message of one line, for agents that batch.
+    pub part: u32,
+}
+
+/// Why a session is unloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseWhy {
+    /// A client closed it.
+    Client,
+    /// Nobody used it.
+    Idle,
+    /// The daemon stops.
+    Stop,
+    /// It is about to be deleted.
+    Delete,
+    /// A cancelled turn never ended at the agent.
+    Stuck,
+}
+
+impl CloseWhy {
+    /// The word in the journal.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Idle => "idle",
+            Self::Stop => "stop",
+            Self::Delete => "delete",
+            Self::Stuck => "stuck",
+        }
+    }
+}
+
+/// Why a session could not be started.
+#[derive(Clone, Debug)]
+pub enum StartFailure {
+    /// The agent says that it does not have it any more.
+    Gone,
+    /// The agent can neither load nor resume.
+    CannotReturn,
+    /// An error of the agent's, passed on as it is (JSON text of the error object).
+    Agent(String),
+    /// An error of ours.
+    Ours(WireError),
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A client loads or resumes.
+    Attach(Attach),
+    /// A client has read the journal up to `seq`.
+    CaughtUp {
+        /// Who.
+        conn: ConnId,
+        /// Last record it was sent.
+        seq: Seq,
+    },
+    /// A client's outbox is full: it is served from the journal until it has caught up.
+    Lagging {
+        /// Who.
+        conn: ConnId,
+    },
+    /// A client's connection is gone.
+    Detach {
+        /// Who.
+        conn: ConnId,
+    },
+    /// `session/prompt`.
+    Prompt {
+        /// Who.
+        conn: ConnId,
+        /// The request.
+        frame: Frame,
+    },
+    /// Any other request of an attached client that goes to the agent.
+    Forward {
+        /// Who.
+        conn: ConnId,
+        /// The request.
+        frame: Frame,
+    },
+    /// Any notification of an attached client but `session/cancel`.
+    Notify {
+        /// Who.
+        conn: ConnId,
+        /// The notification.
+        frame: Frame,
+    },
+    /// `session/cancel`.
+    Cancel {
+        /// Who.
+        conn: ConnId,
+    },
+    /// `$/cancel_request` for one of the client's own requests.
+    CancelRequest {
+        /// Who.
+        conn: ConnId,
+        /// The request's id, as text.
+        id: Box<str>,
+    },
+    /// A client answered a request it was sent.
+    Answer {
+        /// Who.
+        conn: ConnId,
+        /// The id it was sent with, without quotes.
+        hop: Box<str>,
+        /// The answer.
+        frame: Frame,
+    },
+    /// `session/close`.
+    Close {
+        /// Who.
+        conn: ConnId,
+        /// The request's id, as text.
+        id: Box<str>,
+        /// Whatever others do.
+        force: bool,
+    },
+    /// Unload now.
+    Unload {
+        /// Why.
+        why: CloseWhy,
+    },
+    /// The daemon stops: running turns get `grace_ms`.
+    Stop {
+        /// Grace in milliseconds.
+        grace_ms: u64,
+    },
+    /// The agent made this session.
+    Born(Box<Born>),
+    /// An instance has been claimed and is about to be asked.
+    Opening {
+        /// The instance.
+        facts: AgentFacts,
+        /// What to do with its replay.
+        mode: OpenMode,
+    },
+    /// The agent has it: result of load or resume, JSON text.
+    Started {
+        /// The result.
+        result: String,
+    },
+    /// The agent does not have it.
+    StartFailed(StartFailure),
+    /// A request or notification of the agent.
+    Agent {
+        /// The message.
+        message: Message,
+        /// Where it ended.
+        at: Position,
+    },
+    /// The agent answered.
+    AgentAnswer {
+        /// What was sent.
+        tag: Tag,
+        /// The answer.
+        frame: Frame,
+    },
+    /// The agent will not answer: it ended, or its answer was too long.
+    AgentError {
+        /// What was sent.
+        tag: Tag,
+        /// Why.
+        error: WireError,
+    },
+    /// The instance is gone.
+    Ended {
+        /// One plain sentence.
+        why: String,
+        /// Exit status, last words on stderr.
+        detail: Value,
+    },
+    /// The unload that was asked for is done.
+    Closed,
+    /// Append a record of the daemon's own.
+    Record {
+        /// Its kind.
+        kind: Kind,
+        /// Its payload, JSON text.
+        data: String,
+    },
+    /// A deadline has passed.
+    Tick,
+}
+
+impl Input {
+    /// Whether this waits until an unload that has begun is done.
+    pub(super) fn waits_for_draining(&self) -> bool {
+        match self {
+            Self::Attach(_)
+            | Self::Prompt { .. }
+            | Self::Forward { .. }
+            | Self::Close { .. }
+            | Self::Unload { .. } => true,
+            Self::CaughtUp { .. }
+            | Self::Lagging { .. }
+            | Self::Detach { .. }
+            | Self::Notify { .. }
+            | Self::Cancel { .. }
+            | Self::CancelRequest { .. }
+            | Self::Answer { .. }
+            | Self::Stop { .. }
+            | Self::Born(_)
+            | Self::Opening { .. }
+            | Self::Started { .. }
+            | Self::StartFailed(_)
+            | Self::Agent { .. }
+            | Self::AgentAnswer { .. }
+            | Self::AgentError { .. }
+            | Self::Ended { .. }
+            | Self::Closed
+            | Self::Record { .. }
+            | Self::Tick => false,
+        }
+    }
+}
+
+/// One thing that must happen, in order with the others.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Write this record. Always before what follows is carried out.
+    Append(Record),
+    /// Wait until what was appended so far is durable.
+    Sync,
+    /// Send a frame to a client.
+    Tell {
+        /// Whom.
+        conn: ConnId,
+        /// What.
+        frame: Bytes,
+        /// For requests: the id under which its answer comes back to this session.
+        hop: Option<Box<str>>,
+    },
+    /// The client's answer to this request is no longer wanted.
+    Forget {
+        /// Whom.
+        conn: ConnId,
+        /// The id it was sent with.
+        hop: Box<str>,
+    },
+    /// Send the client's records after `from` out of the journal, then say `CaughtUp`.
+    CatchUp {
+        /// Whom.
+        conn: ConnId,
+        /// Its key, for what it has said itself.
+        key: Arc<str>,
+        /// The id it asked with.
+        spelling: Box<str>,
+        /// The last record it has.
+        from: Seq,
+        /// Records after this one that it caused itself are not shown to it again.
+        own_after: Seq,
+    },
+    /// Send a client's request to the agent under a new id and with its own session id.
+    Send {
+        /// Names it in the answer.
+        tag: Tag,
+        /// The client's frame.
+        frame: Frame,
+        /// Whose it is, for the ledger.
+        client: Arc<str>,
+    },
+    /// Send the agent a frame that needs no answer.
+    Reply(Bytes),
+    /// Tell the agent that we no longer want an answer.
+    CancelSent(Tag),
+    /// Claim an instance and have it load or resume the session.
+    Open {
+        /// The client that caused it, if one did.
+        conn: Option<ConnId>,
+        /// How it asked.
+        how: How,
+        /// The client's own parameters as text, if it sent some.
+        params: Option<Bytes>,
+    },
+    /// Close the session at the agent and end its instance if it has no other.
+    Shut {
+        /// Why.
+        why: CloseWhy,
+    },
+    /// The client takes no more part: its later messages for this session are not ours.
+    Left {
+        /// Whom.
+        conn: ConnId,
+    },
+}
