@@ -41,7 +41,10 @@ impl Session {
         let elicitation = &*frame.method == "elicitation/create";
         let nobody_can = elicitation
             && !self.clients.is_empty()
-            && !self.clients.values().any(|attachment| attachment.client.can.elicitation);
+            && !self
+                .clients
+                .values()
+                .any(|attachment| attachment.client.can.can_take("elicitation/create"));
         if nobody_can {
             let error =
                 WireError::new(Code::NoCapableClient, "no attached client can show elicitations");
@@ -81,7 +84,7 @@ impl Session {
         let spelling = quote(&self.spelling(conn));
         let Some(attachment) = self.clients.get(&conn) else { return };
         let Some(ask) = self.asks.get_mut(hop) else { return };
-        if ask.elicitation && !attachment.client.can.elicitation {
+        if ask.elicitation && !attachment.client.can.can_take("elicitation/create") {
             return;
         }
         ask.asked.insert(conn);

@@ -115,7 +115,7 @@ impl Session {
         attachment.live = true;
         let spelling = attachment.spelling.clone();
         if let Some((id, how)) = attachment.reply.take() {
-            self.tell(conn, Frame::success(&id, &result));
+            self.answer(conn, &id, Frame::success(&id, &result));
             if let (How::Resume, Some(commands)) = (how, commands) {
                 let frame = Frame::call("session/update", None, &commands);
                 let frame = crate::render::respell(&frame, &native, &spelling);

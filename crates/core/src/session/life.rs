@@ -53,7 +53,7 @@ impl Session {
         );
         self.append(Kind::Parameters, None, bytes::Bytes::from(parameters));
         self.out.push(Effect::Sync);
-        self.tell(conn, answer.spliced(Some(&id), Some(&quote(&spelling))));
+        self.answer(conn, &id, answer.spliced(Some(&id), Some(&quote(&spelling))));
         let attachment = Attachment {
             client,
             spelling,
@@ -131,7 +131,7 @@ impl Session {
             match input {
                 Input::Forward { conn, frame } => {
                     let id = frame.id().unwrap_or("null");
-                    self.tell(conn, Frame::failure(id, &text));
+                    self.answer(conn, &id, Frame::failure(&id, &text));
                 }
                 other => self.take(other),
             }
@@ -157,7 +157,7 @@ impl Session {
         }
         let spelling = attachment.spelling.clone();
         let (_, text) = self.failure_error(failure, &spelling);
-        self.tell(conn, Frame::failure(&id, &text));
+        self.answer(conn, &id, Frame::failure(&id, &text));
         self.out.push(Effect::Left { conn });
     }
 
@@ -187,7 +187,7 @@ impl Session {
         // The agent's own error goes to the clients unchanged; the journal has ours.
         let mut ids = waiting.into_iter();
         for effect in &mut self.out[before..] {
-            if let Effect::Tell { conn, frame, .. } = effect
+            if let Effect::Answer { conn, frame, .. } = effect
                 && let Some((owner, id)) = ids.next()
                 && owner == *conn
             {
@@ -214,7 +214,7 @@ impl Session {
             self.detach(conn);
             let result =
                 json!({ "_meta": { "frontdesk": { "closed": false, "remaining": others } } });
-            self.tell(conn, Frame::success(id, &result.to_string()));
+            self.answer(conn, &id, Frame::success(&id, &result.to_string()));
             self.out.push(Effect::Left { conn });
             return;
         }
@@ -268,7 +268,7 @@ impl Session {
             self.out.push(Effect::Sync);
         }
         for (conn, id) in std::mem::take(&mut self.closers) {
-            self.tell(conn, Frame::success(&id, "{}"));
+            self.answer(conn, &id, Frame::success(&id, "{}"));
         }
         if !matches!(why, CloseWhy::Idle | CloseWhy::Stuck) {
             for conn in std::mem::take(&mut self.clients).into_keys() {

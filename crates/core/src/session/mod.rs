@@ -35,8 +35,8 @@ use life::Replay;
 use passes::Pass;
 use turns::{Forward, Queued, Stuck, Turn};
 pub use types::{
-    AgentFacts, Attach, Born, Client, ClientCan, CloseWhy, Effect, How, Input, Now, OpenMode,
-    Position, StartFailure, Tag,
+    AgentFacts, Attach, Born, Client, CloseWhy, Effect, How, Input, Now, OpenMode, Position,
+    StartFailure, Tag,
 };
 
 /// Life of the lease on a session, as this daemon sees it (DESIGN section 6).
@@ -308,8 +308,13 @@ impl Session {
         self.out.push(Effect::Tell { conn, frame, hop: None });
     }
 
+    /// Answers a client's request.
+    fn answer(&mut self, conn: ConnId, id: &str, frame: Bytes) {
+        self.out.push(Effect::Answer { conn, id: id.into(), frame });
+    }
+
     fn tell_error(&mut self, conn: ConnId, id: &str, error: &WireError) {
-        self.tell(conn, Frame::failure(id, &error.to_json()));
+        self.answer(conn, &id, Frame::failure(&id, &error.to_json()));
     }
 
     fn spelling(&self, conn: ConnId) -> String {

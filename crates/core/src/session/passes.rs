@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use serde_json::Value;
 
 use super::asks::{cancel_frame, hop_id};
-use super::types::{ClientCan, Position};
+use super::types::Position;
 use super::{Effect, Session};
 use crate::envelope::{Frame, quote};
 use crate::errors::{Code, WireError};
@@ -46,15 +46,6 @@ impl Rule {
             _ => Self::Extension,
         }
     }
-
-    fn allows(method: &str, can: ClientCan) -> bool {
-        match method {
-            "fs/read_text_file" => can.read_file,
-            "fs/write_text_file" => can.write_file,
-            _ if method.starts_with("terminal/") => can.terminal,
-            _ => true,
-        }
-    }
 }
 
 impl Session {
@@ -84,7 +75,7 @@ impl Session {
         }
         let prompting = self.turn.as_ref().map(|turn| turn.conn);
         let able = |conn: &ConnId| {
-            self.clients.get(conn).is_some_and(|a| Rule::allows(&frame.method, a.client.can))
+            self.clients.get(conn).is_some_and(|a| a.client.can.can_take(&frame.method))
         };
         let first = prompting.into_iter().filter(able);
         let rest =

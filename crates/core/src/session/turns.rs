@@ -195,7 +195,7 @@ impl Session {
         self.append(Kind::TurnEnded, None, bytes::Bytes::from(data));
         self.out.push(Effect::Sync);
         let spelling = quote(&self.spelling(turn.conn));
-        self.tell(turn.conn, frame.spliced(Some(&turn.id), Some(&spelling)));
+        self.answer(turn.conn, &turn.id, frame.spliced(Some(&turn.id), Some(&spelling)));
     }
 
     pub(super) fn agent_error(&mut self, tag: Tag, error: &WireError) {
@@ -212,7 +212,7 @@ impl Session {
         self.record_ending(&turn.turn, outcome, answer.err());
         self.out.push(Effect::Sync);
         match answer {
-            Ok(()) => self.tell(turn.conn, Frame::success(&turn.id, CANCELLED)),
+            Ok(()) => self.answer(turn.conn, &turn.id, Frame::success(&turn.id, CANCELLED)),
             Err(error) => self.tell_error(turn.conn, &turn.id, error),
         }
     }
@@ -239,7 +239,7 @@ impl Session {
             let outcome = if answer.is_ok() { "cancelled" } else { "failed" };
             self.record_ending(&queued.turn, outcome, answer.err());
             match answer {
-                Ok(()) => self.tell(queued.conn, Frame::success(&id, CANCELLED)),
+                Ok(()) => self.answer(queued.conn, &id, Frame::success(&id, CANCELLED)),
                 Err(error) => self.tell_error(queued.conn, &id, error),
             }
         }
@@ -361,7 +361,11 @@ impl Session {
         }
         let spelling = quote(&self.spelling(forward.conn));
         let own = frame.session_id().as_deref() == Some(self.native());
-        self.tell(forward.conn, frame.spliced(Some(&forward.id), own.then_some(&*spelling)));
+        self.answer(
+            forward.conn,
+            &forward.id,
+            frame.spliced(Some(&forward.id), own.then_some(&*spelling)),
+        );
     }
 
     /// A mode or option that one client set is told to the others and kept for later ones.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::agent::ClientAbilities;
 use crate::envelope::{Frame, Message};
 use crate::errors::WireError;
 use crate::ids::{ConnId, Epoch, Seq};
@@ -34,20 +35,7 @@ pub struct Client {
     /// What it calls itself.
     pub name: Arc<str>,
     /// What the agent may ask of it.
-    pub can: ClientCan,
-}
-
-/// What an agent may ask of a client (ACP v1 `clientCapabilities`). Permission is always possible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClientCan {
-    /// `fs/read_text_file`.
-    pub read_file: bool,
-    /// `fs/write_text_file`.
-    pub write_file: bool,
-    /// `terminal/*`.
-    pub terminal: bool,
-    /// `elicitation/create`.
-    pub elicitation: bool,
+    pub can: ClientAbilities,
 }
 
 /// The instance that has, or is about to have, the session.
@@ -371,6 +359,15 @@ pub enum Effect {
         frame: Bytes,
         /// For requests: the id under which its answer comes back to this session.
         hop: Option<Box<str>>,
+    },
+    /// Answer a client's request.
+    Answer {
+        /// Whom.
+        conn: ConnId,
+        /// The request's id, as text.
+        id: Box<str>,
+        /// The whole answer.
+        frame: Bytes,
     },
     /// The client's answer to this request is no longer wanted.
     Forget {

@@ -1,4 +1,6 @@
-//! Agents as running things: holders, their links, processes.
+//! Agents as running things: holders, their links, processes, instances.
 
+pub mod instance;
 pub mod link;
 pub mod proc;
+pub mod reading;

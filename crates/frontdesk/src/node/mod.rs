@@ -1,1 +1,380 @@
-//! Reserved.
+//! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
+//!
+//! Rooms: [`directory`] who has what; [`instances`] agents that run; [`lists`] the agents' own
+//! lists; `open` calling a session back; [`recover`] what a start does.
+
+pub mod directory;
+pub mod instances;
+pub mod lists;
+mod open;
+pub mod recover;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use frontdesk_core::agent::Abilities;
+use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::ids::{ConnId, InstanceId, Key};
+use frontdesk_core::limits::Limits;
+use frontdesk_core::session::{Input, Now};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+use crate::agent::instance::Instance;
+use crate::config::{AgentConfig, Config};
+use crate::conn::Conn;
+use crate::lock::lock;
+use crate::log::{Journal, Log};
+use crate::paths::Paths;
+use crate::session::{LaneHandle, LaneMsg, Start};
+use directory::Directory;
+use lists::Lists;
+pub use open::OpenRequest;
+
+/// The running daemon.
+#[derive(Debug)]
+pub struct Node {
+    /// Its folders.
+    pub paths: Paths,
+    /// This program, for holders and the built-in agent.
+    pub exe: PathBuf,
+    /// The configuration in force.
+    pub config: Config,
+    /// The limits in force.
+    pub limits: Arc<Limits>,
+    /// The journals.
+    pub log: Log,
+    /// Who has what.
+    pub directory: Directory,
+    /// The agents' own lists.
+    pub lists: Lists,
+    /// When it began.
+    pub since: Timestamp,
+    lanes: Mutex<HashMap<Key, LaneHandle>>,
+    instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
+    conns: Mutex<HashMap<ConnId, Arc<Conn>>>,
+    /// What agents answered to `initialize`, kept over restarts.
+    greeted: Mutex<HashMap<String, Greeted>>,
+    next_conn: AtomicU64,
+    clock: Instant,
+    stop: watch::Sender<Option<Stopping>>,
+    dropped: Dropped,
+}
+
+/// What an agent answered to `initialize` the last time it was started.
+#[derive(Clone, Debug)]
+pub struct Greeted {
+    /// Its result.
+    pub result: Value,
+    /// What it can really do.
+    pub abilities: Abilities,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// Why the daemon stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopping {
+    /// Also end holders that no daemon claims.
+    pub all: bool,
+}
+
+/// Counts of what was dropped by instances that have ended.
+#[derive(Debug, Default)]
+struct Dropped {
+    noise_lines: AtomicU64,
+    dropped_updates: AtomicU64,
+    late_answers: AtomicU64,
+    long_frames: AtomicU64,
+}
+
+impl Node {
+    /// A daemon over an open log. Sessions are read by [`Node::recover_sessions`].
+    #[must_use]
+    pub fn new(paths: Paths, exe: PathBuf, config: Config, log: Log) -> Self {
+        let limits = Arc::new(config.limits.clone());
+        let node = Self {
+            paths,
+            exe,
+            config,
+            limits,
+            log,
+            directory: Directory::default(),
+            lists: Lists::default(),
+            since: Timestamp::now(),
+            lanes: Mutex::default(),
+            instances: Mutex::default(),
+            conns: Mutex::default(),
+            greeted: Mutex::default(),
+            next_conn: AtomicU64::new(1),
+            clock: Instant::now(),
+            stop: watch::Sender::new(None),
+            dropped: Dropped::default(),
+        };
+        node.read_greetings();
+        node
+    }
+
+    /// The time for the session machines.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        let mono_ms = u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Now { wall: Timestamp::now(), mono_ms }
+    }
+
+    /// A deadline of a session machine as an instant.
+    #[must_use]
+    pub fn instant_of(&self, mono_ms: u64) -> tokio::time::Instant {
+        // Far deadlines (never) are a year away.
+        let bounded = mono_ms.min(self.now().mono_ms + 365 * 24 * 3_600_000);
+        tokio::time::Instant::from_std(self.clock + Duration::from_millis(bounded))
+    }
+
+    /// An agent by name.
+    #[must_use]
+    pub fn agent(&self, name: &str) -> Option<Arc<AgentConfig>> {
+        self.config.agents.get(name).cloned()
+    }
+
+    /// An agent by name, or an error that says which there are.
+    ///
+    /// # Errors
+    /// `-32602` if there is no such agent.
+    pub fn agent_or_error(&self, name: &str) -> Result<Arc<AgentConfig>, WireError> {
+        self.agent(name).ok_or_else(|| {
+            let known: Vec<_> = self.config.agents.keys().cloned().collect();
+            let text = format!("there is no agent {name:?}; known agents: {}", known.join(", "));
+            WireError::new(Code::InvalidParams, text).with_data(json!({ "agents": known }))
+        })
+    }
+
+    /// A fresh session key.
+    #[must_use]
+    pub fn fresh_key(&self) -> Key {
+        Key::new(uuid::Uuid::now_v7())
+    }
+
+    /// The lane of a known session; started if it does not run.
+    #[must_use]
+    pub fn lane(self: &Arc<Self>, key: Key) -> Option<LaneHandle> {
+        let mut lanes = lock(&self.lanes);
+        if let Some(lane) = lanes.get(&key).filter(|lane| !lane.is_closed()) {
+            return Some(lane.clone());
+        }
+        let row = self.directory.get(key)?;
+        let (lane, rx) = LaneHandle::new(key, self.limits.lane_messages);
+        lanes.insert(key, lane.clone());
+        drop(lanes);
+        crate::session::spawn(self.clone(), lane.clone(), rx, Start::Journal(row.path.clone()));
+        Some(lane)
+    }
+
+    /// The lane of a session if it runs.
+    #[must_use]
+    pub fn running_lane(&self, key: Key) -> Option<LaneHandle> {
+        lock(&self.lanes).get(&key).filter(|lane| !lane.is_closed()).cloned()
+    }
+
+    /// Starts the lane of a session that an agent has just made.
+    pub fn start_born(
+        self: &Arc<Self>,
+        lane: LaneHandle,
+        rx: mpsc::Receiver<LaneMsg>,
+        journal: Journal,
+        instance: Arc<Instance>,
+    ) {
+        lock(&self.lanes).insert(lane.key(), lane.clone());
+        crate::session::spawn(self.clone(), lane, rx, Start::Born { journal, instance });
+    }
+
+    /// A lane wants to end: it may, if nobody else holds a handle and nothing waits for it.
+    pub fn release_lane(&self, lane: &LaneHandle, rx: &mpsc::Receiver<LaneMsg>) -> bool {
+        let mut lanes = lock(&self.lanes);
+        // One handle is the lane's own, one is the table's.
+        let free = lane.is_last(1) && rx.is_empty();
+        if free {
+            lanes.remove(&lane.key());
+        }
+        free
+    }
+
+    /// A lane has ended.
+    pub fn lane_ended(&self, key: Key) {
+        let mut lanes = lock(&self.lanes);
+        if lanes.get(&key).is_some_and(LaneHandle::is_closed) {
+            lanes.remove(&key);
+        }
+    }
+
+    /// A connection's number.
+    #[must_use]
+    pub fn next_conn(&self) -> ConnId {
+        ConnId(self.next_conn.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Adds a connection; `false` if there are too many.
+    pub fn add_conn(&self, conn: &Arc<Conn>) -> bool {
+        let mut conns = lock(&self.conns);
+        let free = conns.len() < self.limits.connections as usize;
+        if free {
+            conns.insert(conn.id, conn.clone());
+        }
+        free
+    }
+
+    /// A connection is gone: its sessions hear of it, its spare instance is ended.
+    pub async fn remove_conn(&self, conn: &Conn) {
+        lock(&self.conns).remove(&conn.id);
+        let (lanes, spare) = conn.end();
+        for lane in lanes {
+            lane.send(LaneMsg::Input(Input::Detach { conn: conn.id })).await;
+        }
+        if let Some(spare) = spare {
+            self.retire(&spare);
+        }
+    }
+
+    /// How many clients are connected.
+    #[must_use]
+    pub fn conn_count(&self) -> usize {
+        lock(&self.conns).len()
+    }
+
+    /// Instances that run.
+    #[must_use]
+    pub fn running_instances(&self) -> Vec<Arc<Instance>> {
+        lock(&self.instances).values().cloned().collect()
+    }
+
+    /// What an agent answered to `initialize`, from an earlier start.
+    #[must_use]
+    pub fn greeted(&self, agent: &AgentConfig) -> Option<Greeted> {
+        lock(&self.greeted).get(&greeting_name(agent)).cloned()
+    }
+
+    /// Keeps what an agent answered to `initialize`.
+    pub fn remember_initialize(&self, agent: &AgentConfig, result: &Value) {
+        let abilities = Abilities::from_result(result).with_quirks(&agent.quirks);
+        let at = Timestamp::now();
+        let name = greeting_name(agent);
+        let changed = lock(&self.greeted)
+            .insert(name.clone(), Greeted { result: result.clone(), abilities, at })
+            .is_none_or(|old| old.result != *result);
+        if changed {
+            let path = self.greetings_path();
+            let mut all = read_json(&path);
+            all[&name] = json!({ "result": result, "at": at });
+            if let Err(error) = write_atomic(&path, all.to_string().as_bytes()) {
+                tracing::warn!(path = %path.display(), %error, "failed to keep an agent's abilities");
+            }
+        }
+    }
+
+    fn greetings_path(&self) -> PathBuf {
+        self.paths.data.join("agents.json")
+    }
+
+    fn read_greetings(&self) {
+        let all = read_json(&self.greetings_path());
+        let mut greeted = lock(&self.greeted);
+        for agent in self.config.agents.values() {
+            let name = greeting_name(agent);
+            let Some(result) = all.get(&name).and_then(|entry| entry.get("result")) else { continue };
+            let at = all[&name]["at"].as_str().and_then(|at| at.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH);
+            let abilities = Abilities::from_result(result).with_quirks(&agent.quirks);
+            greeted.insert(name, Greeted { result: result.clone(), abilities, at });
+        }
+    }
+
+    /// Adds up what an ended instance dropped.
+    pub fn count_dropped(&self, instance: &Instance) {
+        let add = |to: &AtomicU64, from: &AtomicU64| {
+            to.fetch_add(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        };
+        add(&self.dropped.noise_lines, &instance.counters.noise_lines);
+        add(&self.dropped.dropped_updates, &instance.counters.dropped_updates);
+        add(&self.dropped.late_answers, &instance.counters.late_answers);
+        add(&self.dropped.long_frames, &instance.counters.long_frames);
+    }
+
+    /// What was dropped so far, running instances included.
+    #[must_use]
+    pub fn counters(&self) -> Value {
+        let running = self.running_instances();
+        let total = |ended: &AtomicU64, of: fn(&Instance) -> &AtomicU64| {
+            let now: u64 = running.iter().map(|i| of(i).load(Ordering::Relaxed)).sum();
+            ended.load(Ordering::Relaxed) + now
+        };
+        json!({
+            "noise_lines": total(&self.dropped.noise_lines, |i| &i.counters.noise_lines),
+            "dropped_updates": total(&self.dropped.dropped_updates, |i| &i.counters.dropped_updates),
+            "late_answers": total(&self.dropped.late_answers, |i| &i.counters.late_answers),
+            "long_frames": total(&self.dropped.long_frames, |i| &i.counters.long_frames),
+        })
+    }
+
+    /// Whether the daemon is stopping.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stop.borrow().is_some()
+    }
+
+    /// Asks the daemon to stop.
+    pub fn request_stop(&self, all: bool) {
+        self.stop.send_replace(Some(Stopping { all }));
+    }
+
+    /// Waits until somebody asks the daemon to stop.
+    pub async fn stop_requested(&self) {
+        let _ = self.stop.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Ends everything: running turns get `drain_s` and are closed as cancelled, agents and holders
+    /// are ended.
+    pub async fn drain(&self) {
+        let grace_ms = self.limits.drain_s * 1000;
+        let lanes: Vec<LaneHandle> = lock(&self.lanes).values().cloned().collect();
+        for lane in &lanes {
+            lane.send(LaneMsg::Input(Input::Stop { grace_ms })).await;
+        }
+        let limit = Duration::from_millis(grace_ms + self.limits.agent_close_ms + 4 * self.limits.stop_term_ms);
+        let until = tokio::time::Instant::now() + limit;
+        while self.directory.select(directory::Row::is_loaded).len() > 0 && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let instances = self.running_instances();
+        for instance in &instances {
+            instance.stop();
+        }
+        for instance in &instances {
+            if tokio::time::timeout_at(until + Duration::from_secs(5), instance.wait_gone()).await.is_err() {
+                tracing::error!(instance = %instance.id, "an agent could not be ended");
+            }
+        }
+        for conn in lock(&self.conns).values() {
+            conn.outbox.finish();
+        }
+    }
+}
+
+/// Agents of one name with another command are others.
+fn greeting_name(agent: &AgentConfig) -> String {
+    format!("{} {}", agent.name, agent.command.join(" "))
+}
+
+fn read_json(path: &std::path::Path) -> Value {
+    let text = std::fs::read(path).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&text).unwrap_or_default();
+    if value.is_object() { value } else { json!({}) }
+}
+
+/// Writes a small derived file so that readers see the old or the new one.
+fn write_atomic(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
+    let temp = path.with_extension("tmp");
+    std::fs::write(&temp, bytes)?;
+    std::fs::rename(&temp, path)
+}

@@ -1,1 +1,109 @@
-//! Reserved.
+//! One actor per session in use: the lane that owns its order.
+//!
+//! A lane feeds the pure machine (`frontdesk_core::session`), writes records before anything is
+//! shown, and carries out effects in order. Lanes are made by `node` on demand and end when their
+//! session is cold and nobody takes part.
+
+mod catch_up;
+mod lane;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use frontdesk_core::envelope::Message;
+use frontdesk_core::ids::{InstanceId, Key};
+use frontdesk_core::session::{Input, Position};
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::agent::instance::Instance;
+use crate::conn::Conn;
+
+pub use lane::{Start, spawn};
+
+/// One message for a lane.
+#[derive(Debug)]
+pub enum LaneMsg {
+    /// An input of the machine.
+    Input(Input),
+    /// An input that comes from a client: the lane learns its connection first.
+    Client(Arc<Conn>, Input),
+    /// A message of the agent; `done` is told when it has been handled.
+    Agent {
+        /// The message.
+        message: Message,
+        /// Where it ended.
+        at: Position,
+        /// Position of this session's last handled frame.
+        done: Arc<AtomicU64>,
+    },
+    /// An instance is about to be asked for the session.
+    Opening {
+        /// The instance.
+        instance: Arc<Instance>,
+        /// `Input::Opening`.
+        input: Input,
+    },
+    /// An instance has ended; ignored if it is not the session's own any more.
+    Ended {
+        /// Which.
+        instance: InstanceId,
+        /// `Input::Ended`.
+        input: Input,
+    },
+    /// What is going on, for people.
+    Describe(oneshot::Sender<Value>),
+    /// Delete: the journal becomes a tombstone and the lane ends.
+    Entomb(oneshot::Sender<Result<(), String>>),
+}
+
+/// The way to a lane. While one exists the lane stays.
+#[derive(Clone, Debug)]
+pub struct LaneHandle {
+    key: Key,
+    tx: mpsc::Sender<LaneMsg>,
+    /// Counts handles: the lane may rest when only the node's own is left.
+    alive: Arc<()>,
+}
+
+impl LaneHandle {
+    /// A lane's mailbox of `messages` places.
+    #[must_use]
+    pub fn new(key: Key, messages: u32) -> (Self, mpsc::Receiver<LaneMsg>) {
+        let (tx, rx) = mpsc::channel(messages.max(1) as usize);
+        (Self { key, tx, alive: Arc::new(()) }, rx)
+    }
+
+    /// Whose lane it is.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Puts a message into the lane; waits while it is full.
+    pub async fn send(&self, message: LaneMsg) {
+        let _ = self.tx.send(message).await;
+    }
+
+    /// Puts a message into the lane if there is room; what does not fit is dropped.
+    pub fn try_send(&self, message: LaneMsg) -> bool {
+        self.tx.try_send(message).is_ok()
+    }
+
+    /// Whether this is the only handle besides `extra` others.
+    #[must_use]
+    pub fn is_last(&self, extra: usize) -> bool {
+        Arc::strong_count(&self.alive) <= 1 + extra
+    }
+
+    /// Whether the lane has ended.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.tx.is_closed()
+    }
+
+    /// Waits until the lane has ended.
+    pub async fn closed(&self) {
+        self.tx.closed().await;
+    }
+}

@@ -1,0 +1,326 @@
+//! The task that reads one instance: answers to whom they belong, everything else to the session
+//! it names. Deliver only what the sender owns; count and drop the rest.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use frontdesk_core::envelope::{Frame, Malformed, Message, batch_elements, peek_id};
+use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::ids::InstanceId;
+use frontdesk_core::record::Source;
+use frontdesk_core::session::{Input, Position};
+use serde_json::{Value, json};
+
+use super::instance::{Birth, Ended, Instance, Pending};
+use super::link::{LinkEvent, LinkReceiver};
+use crate::lock::lock;
+use crate::session::{LaneHandle, LaneMsg};
+
+/// Reads until the holder is gone.
+pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
+    let mut noise = Noise::default();
+    let mut events = Vec::new();
+    let mut exit = Value::Null;
+    while link.next_batch(&mut events).await {
+        instance.heard.store(instance.now_ms(), Ordering::Relaxed);
+        for event in events.drain(..) {
+            match event {
+                LinkEvent::Line { text, end } => {
+                    noise.last_end = end;
+                    line(&instance, &mut noise, &text, end).await;
+                }
+                LinkEvent::TooLong { head, tail, bytes, end } => {
+                    too_long(&instance, &head, &tail, bytes, end).await;
+                }
+                LinkEvent::Accepted(_) => {}
+                LinkEvent::AgentExited { status } => exit = json!(status.to_string()),
+                LinkEvent::Eof { .. } => {
+                    end(&instance, "it closed its output", &exit).await;
+                    instance.stop();
+                }
+                LinkEvent::Gone => {
+                    end(&instance, "its processes are gone", &exit).await;
+                    instance.gone.send_replace(true);
+                }
+                LinkEvent::HolderLost => {
+                    end(&instance, "its holder is gone", &exit).await;
+                }
+            }
+        }
+        instance.heard.store(instance.now_ms(), Ordering::Relaxed);
+    }
+    end(&instance, "its holder is gone", &exit).await;
+    instance.gone.send_replace(true);
+}
+
+/// Text on stdout that is no message: kept in a bounded file for people.
+#[derive(Debug, Default)]
+struct Noise {
+    bytes: u64,
+    last_end: u64,
+}
+
+async fn line(instance: &Arc<Instance>, noise: &mut Noise, text: &Bytes, end: u64) {
+    match Message::parse(text.clone()) {
+        Ok(message) => deliver(instance, message, end, 0).await,
+        Err(Malformed::Blank) => {}
+        Err(Malformed::Batch) => {
+            let mut part = 0;
+            for element in batch_elements(text) {
+                match Message::parse(element.clone()) {
+                    Ok(message) => deliver(instance, message, end, part).await,
+                    Err(_) => noisy(instance, noise, &element),
+                }
+                part += 1;
+            }
+        }
+        Err(Malformed::NotJson | Malformed::NotMessage) => {
+            // Progress bars end in a carriage return; a frame may follow on the same line.
+            let behind = text.iter().rposition(|byte| *byte == b'\r').map(|at| text.slice(at + 1..));
+            match behind.map(Message::parse) {
+                Some(Ok(message)) => deliver(instance, message, end, 0).await,
+                _ => noisy(instance, noise, text),
+            }
+        }
+    }
+}
+
+fn noisy(instance: &Instance, noise: &mut Noise, text: &[u8]) {
+    instance.counters.noise_lines.fetch_add(1, Ordering::Relaxed);
+    let before = noise.bytes;
+    noise.bytes += text.len() as u64 + 1;
+    let shown = String::from_utf8_lossy(&text[..text.len().min(200)]);
+    if before < instance.limits.noise_bytes {
+        tracing::debug!(instance = %instance.id, line = ?shown, "skipped a line of output that is no message");
+    }
+    if instance.initialized().is_none() && noise.bytes > instance.limits.noise_bytes {
+        tracing::warn!(instance = %instance.id, "the agent prints text and no messages; ending it");
+        instance.stop();
+    }
+}
+
+async fn deliver(instance: &Arc<Instance>, message: Message, end: u64, part: u32) {
+    let at = Position { source: Source { instance: instance.id.clone(), end }, part };
+    match message {
+        Message::Response(frame) => answer(instance, frame).await,
+        Message::Request(ref frame) | Message::Notification(ref frame) => {
+            let session = frame.session_id().map(|id| id.into_owned());
+            let owned = frame.has_session_id();
+            match session {
+                Some(session) => to_session(instance, &session, message, at).await,
+                None if owned => drop_message(instance, &message).await,
+                None => to_nobody(instance, message, at).await,
+            }
+        }
+    }
+}
+
+async fn answer(instance: &Arc<Instance>, frame: Frame) {
+    let number = frame.id().and_then(|id| id.trim_matches('"').parse::<u64>().ok());
+    let pending = number.and_then(|number| lock(&instance.shared).pending.remove(&number));
+    match pending {
+        None => {
+            // Some agents answer notifications, with an error that has no id.
+            instance.counters.late_answers.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(Pending::Call(tx)) => {
+            let _ = tx.send(Ok(frame));
+        }
+        Some(Pending::Lane(lane, tag)) => {
+            lane.send(LaneMsg::Input(Input::AgentAnswer { tag, frame })).await;
+        }
+        Some(Pending::Birth(tx, lane, rx)) => birth(instance, tx, lane, rx, frame),
+    }
+}
+
+/// A new session: its lane is known before anything else of the stream is looked at, and what came
+/// for it early follows the answer.
+fn birth(
+    instance: &Instance,
+    tx: tokio::sync::oneshot::Sender<Result<Birth, WireError>>,
+    lane: LaneHandle,
+    rx: tokio::sync::mpsc::Receiver<LaneMsg>,
+    frame: Frame,
+) {
+    let native = match (frame.session_id(), frame.error()) {
+        (_, Some(error)) => {
+            let error = serde_json::from_str(error).unwrap_or_default();
+            let refused = WireError::new(Code::AgentStart, "the agent refused").with_data(error);
+            let _ = tx.send(Err(refused));
+            return;
+        }
+        (Some(native), None) if native.len() <= frontdesk_core::ids::SESSION_ID_BYTES_MAX && !native.is_empty() => {
+            native.into_owned()
+        }
+        _ => {
+            let text = format!("agent {} answered without a usable sessionId", instance.agent.name);
+            let _ = tx.send(Err(WireError::new(Code::AgentStart, text)));
+            return;
+        }
+    };
+    let taken = lock(&instance.shared).routes.contains_key(native.as_str());
+    if taken {
+        let text = format!("agent {} gave one id to two sessions of one process", instance.agent.name);
+        let _ = tx.send(Err(WireError::new(Code::AgentStart, text)));
+        return;
+    }
+    let done = instance.route(&native, &lane);
+    let mut shared = lock(&instance.shared);
+    let early = std::mem::take(&mut shared.early);
+    let (ours, others): (Vec<_>, Vec<_>) = early.into_iter().partition(|(id, ..)| **id == *native);
+    shared.early = others.into();
+    drop(shared);
+    for (_, message, at) in ours {
+        lane.try_send(LaneMsg::Agent { message, at, done: done.clone() });
+    }
+    let _ = tx.send(Ok(Birth { frame, native: native.into(), rx }));
+}
+
+async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, at: Position) {
+    let route = {
+        let mut shared = lock(&instance.shared);
+        let parent = shared.children.get(session).cloned();
+        let name = parent.as_deref().unwrap_or(session);
+        shared.routes.get_mut(name).map(|route| {
+            route.handed = at.source.end;
+            (route.lane.clone(), route.done.clone())
+        })
+    };
+    let Some((lane, done)) = route else {
+        return early(instance, session, message, at).await;
+    };
+    learn_child(instance, session, message.frame());
+    lane.send(LaneMsg::Agent { message, at, done }).await;
+}
+
+/// A subagent is named on its parent before anything comes under its own id.
+fn learn_child(instance: &Instance, parent: &str, frame: &Frame) {
+    let Some(params) = frame.params().filter(|params| params.contains("subagent_update")) else { return };
+    let value: Value = serde_json::from_str(params).unwrap_or_default();
+    let update = &value["update"];
+    if update["sessionUpdate"] == "subagent_update"
+        && let Some(child) = update["sessionId"].as_str()
+    {
+        let mut shared = lock(&instance.shared);
+        let root = shared.children.get(parent).cloned().unwrap_or_else(|| parent.into());
+        if shared.children.len() < 4096 && !shared.routes.contains_key(child) {
+            shared.children.insert(child.into(), root);
+        }
+    }
+}
+
+/// A message for a session whose id no answer has introduced yet is held while one is awaited.
+async fn early(instance: &Arc<Instance>, session: &str, message: Message, at: Position) {
+    {
+        let mut shared = lock(&instance.shared);
+        let awaited = shared.pending.values().any(|pending| matches!(pending, Pending::Birth(..)));
+        if awaited && shared.early.len() < instance.limits.early_frames as usize {
+            shared.early.push_back((session.into(), message, at));
+            return;
+        }
+    }
+    drop_message(instance, &message).await;
+}
+
+async fn drop_message(instance: &Instance, message: &Message) {
+    instance.counters.dropped_updates.fetch_add(1, Ordering::Relaxed);
+    if let Message::Request(frame) = message {
+        let session = frame.session_id().unwrap_or_default();
+        let error = WireError::not_found(&session);
+        let _ = instance.post(Frame::failure(frame.id().unwrap_or("null"), &error.to_json())).await;
+    }
+}
+
+/// What names no session: some of it is for every session here, requests nobody can place get
+/// `-32601`.
+async fn to_nobody(instance: &Arc<Instance>, message: Message, at: Position) {
+    let lanes: Vec<_> = {
+        let mut shared = lock(&instance.shared);
+        shared.routes.values_mut().map(|route| (route.lane.clone(), route.done.clone())).collect()
+    };
+    match &message {
+        Message::Request(frame) if &*frame.method == "elicitation/create" && lanes.len() == 1 => {}
+        Message::Request(frame) => {
+            let error = WireError::method_not_found(&frame.method);
+            let _ = instance.post(Frame::failure(frame.id().unwrap_or("null"), &error.to_json())).await;
+            return;
+        }
+        Message::Notification(frame) if &*frame.method == "session/update" => {
+            instance.counters.dropped_updates.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        Message::Notification(_) | Message::Response(_) => {}
+    }
+    for (lane, done) in lanes {
+        lane.send(LaneMsg::Agent { message: message.clone(), at: at.clone(), done }).await;
+    }
+}
+
+/// A frame beyond the limit is skipped; if it was an answer, whoever waits is told why.
+async fn too_long(instance: &Arc<Instance>, head: &[u8], tail: &[u8], bytes: u64, end: u64) {
+    instance.counters.long_frames.fetch_add(1, Ordering::Relaxed);
+    let limit = instance.limits.frame_bytes;
+    tracing::warn!(instance = %instance.id, bytes, limit, end, "skipped a frame of the agent that is too long");
+    let is_call = String::from_utf8_lossy(&head[..head.len().min(4096)]).contains("\"method\"");
+    let Some(number) = peek_id(head, tail).filter(|_| !is_call).and_then(|id| id.parse::<u64>().ok()) else {
+        return;
+    };
+    let text = format!("the agent's answer was {bytes} bytes long; the limit is {limit}");
+    let error = WireError::new(Code::FrameTooLarge, text).with_data(json!({ "bytes": bytes, "limitBytes": limit }));
+    let pending = lock(&instance.shared).pending.remove(&number);
+    match pending {
+        Some(Pending::Lane(lane, tag)) => {
+            lane.send(LaneMsg::Input(Input::AgentError { tag, error })).await;
+        }
+        Some(Pending::Call(tx)) => drop(tx.send(Err(error))),
+        Some(Pending::Birth(tx, ..)) => drop(tx.send(Err(error))),
+        None => {}
+    }
+}
+
+/// The instance has ended: whoever waits is told, once. Bytes that came first were handled first.
+async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
+    if instance.has_ended().is_some() {
+        return;
+    }
+    let detail = json!({ "exit": exit, "stderrTail": stderr_tail(instance) });
+    let why = match exit {
+        Value::String(exit) => format!("{why} ({exit})"),
+        _ => why.to_owned(),
+    };
+    tracing::info!(instance = %instance.id, agent = %instance.agent.name, why, "an instance has ended");
+    instance.ended.send_replace(Some(Ended { why: why.clone(), detail: detail.clone() }));
+    let (pending, routes) = {
+        let mut shared = lock(&instance.shared);
+        (std::mem::take(&mut shared.pending), std::mem::take(&mut shared.routes))
+    };
+    let error = instance.ended_error();
+    for pending in pending.into_values() {
+        match pending {
+            Pending::Call(tx) => drop(tx.send(Err(error.clone()))),
+            Pending::Birth(tx, ..) => drop(tx.send(Err(error.clone()))),
+            // The session hears of the end below and answers everybody itself.
+            Pending::Lane(..) => {}
+        }
+    }
+    for route in routes.into_values() {
+        let ended = Input::Ended { why: why.clone(), detail: detail.clone() };
+        route.lane.send(LaneMsg::Ended { instance: instance.id.clone(), input: ended }).await;
+    }
+}
+
+/// The last words on stderr.
+#[must_use]
+pub fn stderr_tail(instance: &Instance) -> String {
+    const TAIL_BYTES: usize = 2048;
+    let text = std::fs::read(instance.stderr_path()).unwrap_or_default();
+    String::from_utf8_lossy(&text[text.len().saturating_sub(TAIL_BYTES)..]).into_owned()
+}
+
+/// Names an instance: its agent's name and a part of a fresh UUID.
+#[must_use]
+pub fn instance_id(agent: &str, fresh: uuid::Uuid) -> InstanceId {
+    let hex = fresh.simple().to_string();
+    InstanceId(format!("{}-{}", agent.chars().take(24).collect::<String>(), &hex[..16]).into())
+}

@@ -1,0 +1,276 @@
+//! Starting, finding and ending instances.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use frontdesk_core::agent::{effective_home, store_family, upstream_initialize};
+use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::session::CloseWhy;
+use serde_json::{Value, json};
+
+use super::Node;
+use crate::agent::instance::{Instance, Parts};
+use crate::agent::link::{self, ClaimOutcome, HolderSpec};
+use crate::agent::reading;
+use crate::config::AgentConfig;
+use crate::conn::Conn;
+use crate::lock::lock;
+
+/// What the daemon's own instances are told of a client: nothing can be asked of it.
+pub const NO_CLIENT: &str = r#"{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"frontdesk","title":"Frontdesk","version":"0.1.0"}}"#;
+
+impl Node {
+    /// An instance with a free place for one session, reserved: the client's own spare one, a
+    /// running one with room, or a new one.
+    ///
+    /// # Errors
+    /// If a new one cannot be started.
+    pub async fn reserve_instance(
+        self: &Arc<Self>,
+        agent: &Arc<AgentConfig>,
+        conn: Option<&Conn>,
+        cwd: &str,
+    ) -> Result<Arc<Instance>, WireError> {
+        let sessions_max = agent.sessions_per_instance.max(1) as usize;
+        let spare = conn.and_then(Conn::take_spare);
+        if let Some(spare) = spare {
+            let fits = spare.agent.name == agent.name && (agent.cwd.is_some() || spare.cwd == cwd);
+            if fits && spare.reserve(sessions_max) {
+                return Ok(spare);
+            }
+            self.retire(&spare);
+        }
+        if sessions_max > 1 {
+            let running: Vec<_> = lock(&self.instances).values().cloned().collect();
+            let same = |instance: &Arc<Instance>| instance.agent.name == agent.name;
+            for instance in running.into_iter().filter(same) {
+                if instance.initialized().is_some() && instance.reserve(sessions_max) {
+                    return Ok(instance);
+                }
+            }
+        }
+        let greeting = conn.and_then(Conn::greeting).map_or_else(|| NO_CLIENT.into(), |g| g.params.clone());
+        let instance = self.start_instance(agent, &greeting, cwd).await?;
+        instance.reserve(sessions_max);
+        Ok(instance)
+    }
+
+    /// Starts an instance and waits for its answer to `initialize`.
+    ///
+    /// # Errors
+    /// If it cannot be started, ends, or does not answer in time; it is ended then.
+    pub async fn start_instance(
+        self: &Arc<Self>,
+        agent: &Arc<AgentConfig>,
+        greeting: &str,
+        cwd: &str,
+    ) -> Result<Arc<Instance>, WireError> {
+        if self.is_stopping() {
+            return Err(WireError::new(Code::Stopping, "Frontdesk is stopping and starts no agents"));
+        }
+        let limit = Duration::from_millis(self.limits.agent_start_ms);
+        let spawned = self.spawn_instance(agent, greeting, cwd);
+        let instance = match tokio::time::timeout(limit, spawned).await {
+            Ok(instance) => instance?,
+            Err(_) => return Err(self.start_error(agent, "its holder did not start in time")),
+        };
+        let call = instance.call("initialize", &upstream_initialize(greeting), self.limits.agent_start_ms);
+        let answer = match tokio::time::timeout(limit, call).await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.start_error(agent, "it did not answer initialize in time")),
+        };
+        let frame = match answer {
+            Ok(frame) => frame,
+            Err(error) => {
+                self.retire(&instance);
+                let mut failed = self.start_error(agent, &error.message);
+                let tail = crate::agent::reading::stderr_tail(&instance);
+                failed.data = Some(json!({ "agent": agent.name, "instance": instance.id, "stderrTail": tail }));
+                return Err(failed);
+            }
+        };
+        let Some(result) = frame.result().and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
+            self.retire(&instance);
+            let text = frame.error().unwrap_or("null").to_owned();
+            return Err(self.start_error(agent, &format!("it answered initialize with {text}")));
+        };
+        instance.set_initialized(result.clone());
+        self.remember_initialize(agent, &result);
+        Ok(instance)
+    }
+
+    fn start_error(&self, agent: &AgentConfig, why: &str) -> WireError {
+        WireError::new(Code::AgentStart, format!("failed to start agent {}: {why}", agent.name))
+            .with_data(json!({ "agent": agent.name }))
+    }
+
+    async fn spawn_instance(
+        self: &Arc<Self>,
+        agent: &Arc<AgentConfig>,
+        greeting: &str,
+        cwd: &str,
+    ) -> Result<Arc<Instance>, WireError> {
+        if agent.command.is_empty() {
+            return Err(self.start_error(agent, "its entry has no command"));
+        }
+        let id = reading::instance_id(&agent.name, uuid::Uuid::new_v4());
+        let folder = agent.cwd.clone().unwrap_or_else(|| self.start_folder(cwd));
+        let data_dir = self.paths.spools().join(&*id.0);
+        let spec = HolderSpec {
+            instance: id.clone(),
+            agent: agent.name.clone(),
+            command: agent.command.clone(),
+            cwd: folder,
+            env: agent.env.clone(),
+            run_dir: self.paths.instances().join(&*id.0),
+            data_dir: data_dir.clone(),
+        };
+        let link = link::start(&self.exe, &spec, &self.limits).await.map_err(|error| {
+            tracing::warn!(agent = %agent.name, %error, "failed to start an instance");
+            self.start_error(agent, &error.to_string())
+        })?;
+        let ledger = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(data_dir.join("ledger.jsonl"))
+            .inspect_err(|error| tracing::warn!(instance = %id, %error, "failed to open the ledger"))
+            .ok();
+        let pid = link.agent_pid();
+        let (sender, receiver) = link.split();
+        let instance = Arc::new(Instance::new(Parts {
+            id: id.clone(),
+            agent: agent.clone(),
+            pid,
+            cwd: cwd.to_owned(),
+            greeting: greeting.to_owned(),
+            link: sender,
+            ledger,
+            limits: self.limits.clone(),
+            data_dir: data_dir.clone(),
+        }));
+        lock(&self.instances).insert(id.clone(), instance.clone());
+        let node = self.clone();
+        let reading = instance.clone();
+        tokio::spawn(async move {
+            reading::read(reading.clone(), receiver).await;
+            lock(&node.instances).remove(&reading.id);
+            node.count_dropped(&reading);
+            node.remove_spool(&data_dir);
+        });
+        tracing::info!(instance = %id, agent = %agent.name, pid, "started an instance");
+        Ok(instance)
+    }
+
+    /// An agent is started in its session's folder, as an editor would; where that is no folder, in
+    /// the user's home.
+    fn start_folder(&self, cwd: &str) -> PathBuf {
+        let folder = PathBuf::from(cwd);
+        if folder.is_absolute() && folder.is_dir() {
+            return folder;
+        }
+        std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from)
+    }
+
+    /// What an ended instance leaves on disk is not needed any more: every record is made.
+    fn remove_spool(&self, data_dir: &std::path::Path) {
+        if let Err(error) = std::fs::remove_dir_all(data_dir)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %data_dir.display(), %error, "failed to remove an instance's spool");
+        }
+    }
+
+    /// Ends an instance that has no session.
+    pub fn retire(&self, instance: &Arc<Instance>) {
+        if instance.sessions() == 0 {
+            instance.stop();
+        }
+    }
+
+    /// Puts an instance without a session aside for its client, or ends it after a while.
+    pub fn set_aside(self: &Arc<Self>, instance: Arc<Instance>, conn: &Arc<Conn>) {
+        if conn.bound.is_none() || instance.has_ended().is_some() {
+            self.retire(&instance);
+            return;
+        }
+        if let Some(old) = conn.take_spare() {
+            self.retire(&old);
+        }
+        conn.set_spare(instance.clone());
+        let conn = conn.clone();
+        let node = self.clone();
+        let wait = Duration::from_secs(self.limits.spare_idle_s);
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            if conn.spare().is_some_and(|spare| Arc::ptr_eq(&spare, &instance)) {
+                let _ = conn.take_spare();
+                node.retire(&instance);
+            }
+        });
+    }
+
+    /// The name under which a session of an agent is claimed on this machine, whatever home claims.
+    #[must_use]
+    pub fn claim_name(&self, agent: &AgentConfig, native: &str) -> String {
+        let env = |name: &str| agent.env.get(name).cloned().or_else(|| std::env::var(name).ok());
+        let home = effective_home(agent.known, &env);
+        let family = store_family(agent.known, &agent.command);
+        format!("{family}\u{0}{home}\u{0}{native}")
+    }
+
+    /// Claims a session for an instance.
+    ///
+    /// # Errors
+    /// If another holder has it: who, since when, and how to get in.
+    pub async fn claim(
+        &self,
+        instance: &Instance,
+        native: &str,
+        key: &str,
+        asked: &str,
+    ) -> Result<(), WireError> {
+        let info = json!({
+            "pid": std::process::id(), "socket": self.paths.socket(), "key": key,
+            "agent": instance.agent.name, "home": self.paths.data, "since": jiff::Timestamp::now(),
+        });
+        let name = self.claim_name(&instance.agent, native);
+        match instance.link.claim(&name, &info.to_string()).await {
+            Ok(ClaimOutcome::Claimed) => Ok(()),
+            Ok(ClaimOutcome::Held(text)) => {
+                let holder: Value = serde_json::from_str(&text).unwrap_or_default();
+                let message = format!(
+                    "another Frontdesk holds this session: pid {}, socket {}, since {}; join it there, or close it there first",
+                    holder["pid"], holder["socket"], holder["since"]
+                );
+                Err(WireError::new(Code::HeldElsewhere, message)
+                    .with_data(json!({ "sessionId": asked, "holder": holder })))
+            }
+            Err(error) => {
+                tracing::warn!(instance = %instance.id, %error, "failed to claim a session");
+                Err(WireError::new(Code::AgentStart, "the session could not be claimed")
+                    .with_data(json!({ "sessionId": asked })))
+            }
+        }
+    }
+
+    /// Closes a session at its agent; the instance is ended if it has no other.
+    pub async fn close_at_agent(&self, instance: &Arc<Instance>, native: &str, why: CloseWhy) {
+        let alone = instance.sessions() <= 1;
+        let polite = instance.abilities().close && !matches!(why, CloseWhy::Stuck);
+        if polite && instance.has_ended().is_none() {
+            let params = json!({ "sessionId": native }).to_string();
+            let _ = instance.call("session/close", &params, self.limits.agent_close_ms).await;
+        }
+        instance.unroute(native);
+        if alone && instance.sessions() == 0 {
+            instance.stop();
+            let limit = Duration::from_millis(self.limits.stop_term_ms * 3 + self.limits.agent_close_ms);
+            if tokio::time::timeout(limit, instance.wait_gone()).await.is_err() {
+                tracing::error!(instance = %instance.id, "an agent's processes are still there");
+            }
+        } else {
+            instance.link.release(&self.claim_name(&instance.agent, native)).await;
+        }
+    }
+}

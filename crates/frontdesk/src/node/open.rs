@@ -1,0 +1,301 @@
+//! Calling a session back: one instance, one claim, and the agent's own word for it.
+//!
+//! The lane is single-flight: it asks for this once and everybody who wants the session waits for
+//! the outcome. "Not found" and "could not load" stay different errors; nothing here ever makes a
+//! new conversation in place of an old one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use frontdesk_core::agent::open::is_proven;
+use frontdesk_core::agent::{Listed, Verdict, verdict};
+use frontdesk_core::envelope::{Frame, Message, quote};
+use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::fold::View;
+use frontdesk_core::import::{prompt_text, user_text};
+use frontdesk_core::record::Kind;
+use frontdesk_core::render::stored_params;
+use frontdesk_core::route::{Plan, plan};
+use frontdesk_core::session::{AgentFacts, How, Input, OpenMode, StartFailure};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Node;
+use crate::agent::instance::Instance;
+use crate::conn::Conn;
+use crate::log::{LogError, Reader};
+use crate::session::{LaneHandle, LaneMsg};
+
+/// Bytes read from a journal at a time.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// A lane wants its session called back.
+#[derive(Debug)]
+pub struct OpenRequest {
+    /// Whose.
+    pub lane: LaneHandle,
+    /// What its records add up to.
+    pub view: View,
+    /// Its journal.
+    pub journal: PathBuf,
+    /// The instance that had it before: it must be gone first.
+    pub previous: Option<Arc<Instance>>,
+    /// The client that caused it.
+    pub conn: Option<Arc<Conn>>,
+    /// How the client asked.
+    pub how: How,
+    /// The client's own parameters, as text.
+    pub params: Option<Bytes>,
+}
+
+impl Node {
+    /// Has an instance load or resume the session and tells the lane how that went.
+    pub async fn open_session(self: Arc<Self>, request: OpenRequest) {
+        let lane = request.lane.clone();
+        let outcome = match self.try_open(&request).await {
+            Ok(result) => Input::Started { result },
+            Err(failure) => Input::StartFailed(failure),
+        };
+        lane.send(LaneMsg::Input(outcome)).await;
+    }
+
+    async fn try_open(self: &Arc<Self>, request: &OpenRequest) -> Result<String, StartFailure> {
+        let view = &request.view;
+        let native = view.native.clone().unwrap_or_default();
+        let agent = self.agent(&view.agent).ok_or_else(|| {
+            let text = format!("agent {:?} of this session is not in the configuration any more", view.agent);
+            StartFailure::Ours(WireError::new(Code::AgentStart, text))
+        })?;
+        if let Some(greeted) = self.greeted(&agent)
+            && !greeted.abilities.can_reopen()
+        {
+            return Err(StartFailure::CannotReturn);
+        }
+        self.wait_for_previous(request).await?;
+        let params = self.open_params(request, &native)?;
+        let instance = self
+            .reserve_instance(&agent, request.conn.as_deref(), &view.cwd)
+            .await
+            .map_err(StartFailure::Ours)?;
+        let outcome = self.open_at(request, &instance, &native, &params).await;
+        instance.unreserve();
+        if outcome.is_err() {
+            instance.unroute(&native);
+            instance.link.release(&self.claim_name(&agent, &native)).await;
+            match &request.conn {
+                Some(conn) => self.set_aside(instance, conn),
+                None => self.retire(&instance),
+            }
+        }
+        outcome
+    }
+
+    /// The instance that had the session last is proven gone before anybody else gets it.
+    async fn wait_for_previous(&self, request: &OpenRequest) -> Result<(), StartFailure> {
+        let Some(previous) = &request.previous else { return Ok(()) };
+        if previous.has_ended().is_none() {
+            return Ok(());
+        }
+        let limit = Duration::from_millis(self.limits.agent_open_ms);
+        tokio::time::timeout(limit, previous.wait_gone()).await.map_err(|_| {
+            let text = "processes of the instance that had this session are still there";
+            StartFailure::Ours(WireError::new(Code::HeldElsewhere, text))
+        })
+    }
+
+    async fn open_at(
+        self: &Arc<Self>,
+        request: &OpenRequest,
+        instance: &Arc<Instance>,
+        native: &str,
+        params: &str,
+    ) -> Result<String, StartFailure> {
+        let view = &request.view;
+        let abilities = instance.abilities();
+        if !abilities.can_reopen() {
+            return Err(StartFailure::CannotReturn);
+        }
+        let key = request.lane.key().to_string();
+        self.claim(instance, native, &key, &key).await.map_err(StartFailure::Ours)?;
+        let (_, listed_at) = self.look_in_list(instance, native).await;
+        let plan = plan(&abilities, view, listed_at);
+        let (method, mode) = self.mode(plan, request).await?;
+        instance.route(native, &request.lane);
+        let facts = AgentFacts {
+            instance: instance.id.to_string(),
+            epoch: view.epoch + 1,
+            can_return: true,
+            idle_unload_ms: instance.agent.idle_unload_s.saturating_mul(1000),
+            loses_killed: instance.agent.quirks.loses_killed_sessions,
+        };
+        let opening = Input::Opening { facts, mode };
+        request.lane.send(LaneMsg::Opening { instance: instance.clone(), input: opening }).await;
+        let frame = instance
+            .call(method, params, self.limits.agent_open_ms)
+            .await
+            .map_err(StartFailure::Ours)?;
+        let by_load = method == "session/load";
+        match frame.error() {
+            Some(error) => Err(self.refused(instance, native, error).await),
+            None => self.proven(instance, native, &frame, by_load).await,
+        }
+    }
+
+    /// The agent refused: is the session gone, or could it only not be opened now?
+    async fn refused(&self, instance: &Arc<Instance>, native: &str, error: &str) -> StartFailure {
+        let code = serde_json::from_str::<Value>(error)
+            .ok()
+            .and_then(|error| error.get("code").and_then(Value::as_i64))
+            .unwrap_or(-32603);
+        let listed = if frontdesk_core::agent::open::needs_list(code) {
+            self.look_in_list(instance, native).await.0
+        } else {
+            Listed::Unknown
+        };
+        tracing::info!(instance = %instance.id, code, ?listed, "the agent did not open a session");
+        match verdict(code, listed) {
+            Verdict::Gone => StartFailure::Gone,
+            Verdict::Keep => StartFailure::Agent(error.to_owned()),
+        }
+    }
+
+    /// Some agents say yes to any id: their word counts only with their list behind it.
+    async fn proven(
+        &self,
+        instance: &Arc<Instance>,
+        native: &str,
+        frame: &Frame,
+        by_load: bool,
+    ) -> Result<String, StartFailure> {
+        let quirks = &instance.agent.quirks;
+        let doubtful = !is_proven(quirks, by_load, Listed::Unknown, false);
+        if doubtful {
+            let (listed, _) = self.look_in_list(instance, native).await;
+            if listed == Listed::No {
+                return Err(StartFailure::Gone);
+            }
+        }
+        let result = frame.result().unwrap_or("{}");
+        let other = frame.session_id().is_some_and(|id| id != native);
+        if other {
+            tracing::warn!(instance = %instance.id, "the agent answered with another session than it was asked for");
+            return Err(StartFailure::Gone);
+        }
+        Ok(if result.starts_with('{') { result.to_owned() } else { "{}".to_owned() })
+    }
+
+    async fn mode(
+        &self,
+        plan: Plan,
+        request: &OpenRequest,
+    ) -> Result<(&'static str, OpenMode), StartFailure> {
+        Ok(match plan {
+            Plan::Resume => ("session/resume", OpenMode::Resume),
+            Plan::ResumeWithNote => {
+                let note = "earlier turns of this session are in the agent's own store; the agent cannot show them".to_owned();
+                ("session/resume", OpenMode::Import { known: Vec::new(), note: Some(note) })
+            }
+            Plan::LoadSwallow => ("session/load", OpenMode::Swallow),
+            Plan::LoadImport => {
+                let path = request.journal.clone();
+                let known = tokio::task::spawn_blocking(move || known_turns(&path))
+                    .await
+                    .map_err(|_| StartFailure::Ours(WireError::new(Code::Internal, "failed to read the journal")))?
+                    .map_err(|error| {
+                        tracing::error!(%error, "failed to read a journal");
+                        StartFailure::Ours(WireError::new(Code::Storage, "the session's journal could not be read"))
+                    })?;
+                ("session/load", OpenMode::Import { known, note: None })
+            }
+            Plan::CannotReturn => return Err(StartFailure::CannotReturn),
+        })
+    }
+
+    /// Whether the agent's own list has a session, and its `updatedAt`. Bounded: an agent that is
+    /// slow, silent or has no list gives `Unknown`.
+    async fn look_in_list(&self, instance: &Arc<Instance>, native: &str) -> (Listed, Option<Timestamp>) {
+        if !instance.abilities().list {
+            return (Listed::Unknown, None);
+        }
+        let limit = Duration::from_millis(self.limits.list_wait_ms);
+        let pages = match tokio::time::timeout(limit, self.list_pages(instance, Some(native))).await {
+            Ok(pages) => pages,
+            Err(_) => return (Listed::Unknown, None),
+        };
+        let at = pages
+            .iter()
+            .filter_map(|page| page.get("sessions")?.as_array())
+            .flatten()
+            .find(|row| row.get("sessionId").and_then(Value::as_str) == Some(native))
+            .and_then(|row| row.get("updatedAt")?.as_str()?.parse().ok());
+        (Listed::look(&pages, native), at)
+    }
+
+    /// What the agent is sent: the client's own parameters, else the last accepted ones.
+    fn open_params(&self, request: &OpenRequest, native: &str) -> Result<String, StartFailure> {
+        if let Some(params) = &request.params {
+            let frame = Frame::call("session/load", Some("0"), &String::from_utf8_lossy(params));
+            if let Ok(message) = Message::parse(frame) {
+                let spliced = message.frame().spliced(None, Some(&quote(native)));
+                if let Ok(Message::Request(frame)) = Message::parse(spliced) {
+                    return Ok(frame.params().unwrap_or("{}").to_owned());
+                }
+            }
+        }
+        let key = request.lane.key();
+        let kept = self.log.params().read(key).ok().flatten();
+        let mut params: Value = kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_else(|| {
+            json!({
+                "cwd": request.view.cwd,
+                "additionalDirectories": request.view.additional_directories,
+                "mcpServers": [],
+            })
+        });
+        let Some(members) = params.as_object_mut() else {
+            return Err(StartFailure::Ours(WireError::new(Code::Internal, "the kept parameters are damaged")));
+        };
+        members.insert("sessionId".into(), native.into());
+        members.remove("_meta");
+        if members.get("additionalDirectories").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+            members.remove("additionalDirectories");
+        }
+        Ok(params.to_string())
+    }
+}
+
+/// The user texts of the turns in a journal, in order: prompts sent here and imported messages.
+fn known_turns(path: &std::path::Path) -> Result<Vec<String>, LogError> {
+    let mut reader = Reader::open(path)?;
+    let mut known: Vec<String> = Vec::new();
+    let mut in_user = false;
+    loop {
+        let batch = reader.read_batch(BATCH_BYTES)?;
+        if batch.is_empty() {
+            return Ok(known);
+        }
+        for record in batch {
+            match record.kind {
+                Kind::TurnStarted => {
+                    let started: Value = record.payload().unwrap_or_default();
+                    known.push(prompt_text(&started["prompt"]));
+                    in_user = false;
+                }
+                Kind::Imported => match user_text(&stored_params(&record.data)) {
+                    Some(text) if in_user => {
+                        if let Some(last) = known.last_mut() {
+                            last.push_str(&text);
+                        }
+                    }
+                    Some(text) => {
+                        known.push(text);
+                        in_user = true;
+                    }
+                    None => in_user = false,
+                },
+                _ => in_user = false,
+            }
+        }
+    }
+}

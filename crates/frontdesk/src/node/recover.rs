@@ -1,0 +1,131 @@
+//! What a start does with what the last one left: holders are ended by record, the commit log is
+//! played, every journal becomes a row, and what was open is closed in the journal.
+
+use std::path::Path;
+
+use frontdesk_core::fold::View;
+use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Node;
+use super::directory::Row;
+use crate::log::{Log, LogError, Reader, Snapshot, scan};
+
+/// Bytes read from a journal at a time.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recovered {
+    /// Sessions known.
+    pub sessions: usize,
+    /// Turns that were open and are closed as failed.
+    pub turns: usize,
+    /// Journals that could not be read.
+    pub unreadable: usize,
+}
+
+/// Folds a journal, from its snapshot where there is one.
+///
+/// # Errors
+/// If the journal cannot be opened or read.
+pub fn read_view(path: &Path) -> Result<View, LogError> {
+    let snapshot = Snapshot::read(path).and_then(|snapshot| {
+        let view: View = serde_json::from_str(snapshot.fold.get()).ok()?;
+        let reader = Reader::open_at(path, snapshot.journal_bytes, snapshot.seq).ok()?;
+        Some((view, reader))
+    });
+    let (mut view, mut reader) = match snapshot {
+        Some(found) => found,
+        None => (View::default(), Reader::open(path)?),
+    };
+    loop {
+        let batch = reader.read_batch(BATCH_BYTES)?;
+        if batch.is_empty() {
+            return Ok(view);
+        }
+        view.extend(&batch);
+    }
+}
+
+/// Writes a snapshot of the fold beside its journal.
+///
+/// # Errors
+/// If it cannot be written; it can always be made again.
+pub fn save_view(path: &Path, journal_bytes: u64, view: &View) -> Result<(), LogError> {
+    let fold = serde_json::value::to_raw_value(view).map_err(LogError::snapshot)?;
+    Snapshot { journal_bytes, seq: view.seq, fold }.write(path)
+}
+
+impl Node {
+    /// Reads every journal into the directory and closes what a crash left open.
+    pub fn recover_sessions(&self) -> Recovered {
+        let mut recovered = Recovered::default();
+        for found in scan(self.log.sessions_dir()) {
+            match read_view(&found.path) {
+                Ok(view) => {
+                    let (view, turns) = close_open_ends(&self.log, &found.path, view);
+                    recovered.turns += turns;
+                    recovered.sessions += usize::from(!view.deleted);
+                    self.directory.insert(Row::cold(found.key, view, found.path, found.bytes));
+                }
+                Err(error) => {
+                    recovered.unreadable += 1;
+                    tracing::error!(path = %found.path.display(), %error, "failed to read a journal");
+                }
+            }
+        }
+        recovered
+    }
+}
+
+/// Turns without an ending are closed as failed, questions as cancelled, and the session as lost:
+/// its instance is proven gone before this runs.
+fn close_open_ends(log: &Log, path: &Path, mut view: View) -> (View, usize) {
+    let mut endings: Vec<(Kind, Value)> = Vec::new();
+    for interaction in view.open_interactions.keys() {
+        endings.push((
+            Kind::InteractionSettled,
+            json!({ "interaction": interaction, "outcome": "cancelled", "reason": "crash_inferred" }),
+        ));
+    }
+    let open = view.open_turn.iter().map(|open| &open.turn);
+    for turn in open.chain(&view.queued_turns) {
+        endings.push((
+            Kind::TurnEnded,
+            json!({ "turn": turn, "outcome": "failed", "stopReason": null, "reason": "crash_inferred" }),
+        ));
+    }
+    let turns = endings.iter().filter(|(kind, _)| *kind == Kind::TurnEnded).count();
+    if view.loaded_by.is_some() {
+        endings.push((Kind::Lost, json!({ "reason": "crash_inferred" })));
+    }
+    if endings.is_empty() {
+        return (view, 0);
+    }
+    let mut seq = view.seq;
+    let records: Vec<Record> = endings
+        .into_iter()
+        .map(|(kind, data)| {
+            seq += 1;
+            Record {
+                v: RECORD_VERSION,
+                seq,
+                epoch: view.epoch,
+                at: Timestamp::now(),
+                kind,
+                src: None,
+                data: bytes::Bytes::from(data.to_string()),
+            }
+        })
+        .collect();
+    let written = log.open_journal(path).and_then(|mut journal| journal.append(&records));
+    match written {
+        Ok(_) => view.extend(&records),
+        Err(error) => {
+            tracing::error!(path = %path.display(), %error, "failed to close what a crash left open");
+        }
+    }
+    (view, turns)
+}
