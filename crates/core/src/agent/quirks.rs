@@ -164,7 +164,7 @@ quirks! {
     /// The program that is started is not the agent but its parent, so only its process group ends
     /// it. Seen: gemini, qwen-code, copilot, claude-agent-acp, both codex-acp.
     kill_group_needed;
-    /// It refuses to work as root; `doctor` says so. Seen: claude-agent-acp 0.49 and newer.
+    /// It refuses to work as root, which explains a start that failed. Seen: claude-agent-acp 0.49 and newer.
     not_as_root;
 }
 
