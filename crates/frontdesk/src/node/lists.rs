@@ -168,7 +168,10 @@ impl Node {
     }
 
     /// Takes rows of an agent's list in. Blocking.
-    fn adopt_all(&self, agent: &str, rows: &[Value]) -> Result<(), LogError> {
+    ///
+    /// # Errors
+    /// If a journal cannot be written.
+    pub fn adopt_all(&self, agent: &str, rows: &[Value]) -> Result<(), LogError> {
         for row in rows {
             let Some(native) = row.get("sessionId").and_then(Value::as_str) else { continue };
             if native.is_empty() || native.len() > SESSION_ID_BYTES_MAX {

@@ -9,7 +9,7 @@ pub mod lists;
 mod open;
 pub mod recover;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ use crate::agent::instance::Instance;
 use crate::config::{AgentConfig, Config};
 use crate::conn::Conn;
 use crate::lock::lock;
-use crate::log::{Journal, Log};
+use crate::log::Log;
 use crate::paths::Paths;
 use crate::session::{LaneHandle, LaneMsg, Start};
 use directory::Directory;
@@ -44,6 +44,8 @@ pub struct Node {
     pub exe: PathBuf,
     /// The configuration in force.
     pub config: Config,
+    /// The configuration's agents, by name.
+    pub agents: BTreeMap<String, Arc<AgentConfig>>,
     /// The limits in force.
     pub limits: Arc<Limits>,
     /// The journals.
@@ -97,10 +99,12 @@ impl Node {
     #[must_use]
     pub fn new(paths: Paths, exe: PathBuf, config: Config, log: Log) -> Self {
         let limits = Arc::new(config.limits.clone());
+        let agents = config.agents.iter().map(|agent| (agent.name.clone(), Arc::new(agent.clone()))).collect();
         let node = Self {
             paths,
             exe,
             config,
+            agents,
             limits,
             log,
             directory: Directory::default(),
@@ -137,7 +141,7 @@ impl Node {
     /// An agent by name.
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<Arc<AgentConfig>> {
-        self.config.agents.get(name).cloned()
+        self.agents.get(name).cloned()
     }
 
     /// An agent by name, or an error that says which there are.
@@ -146,7 +150,7 @@ impl Node {
     /// `-32602` if there is no such agent.
     pub fn agent_or_error(&self, name: &str) -> Result<Arc<AgentConfig>, WireError> {
         self.agent(name).ok_or_else(|| {
-            let known: Vec<_> = self.config.agents.keys().cloned().collect();
+            let known: Vec<_> = self.agents.keys().cloned().collect();
             let text = format!("there is no agent {name:?}; known agents: {}", known.join(", "));
             WireError::new(Code::InvalidParams, text).with_data(json!({ "agents": known }))
         })
@@ -180,15 +184,21 @@ impl Node {
     }
 
     /// Starts the lane of a session that an agent has just made.
-    pub fn start_born(
-        self: &Arc<Self>,
-        lane: LaneHandle,
-        rx: mpsc::Receiver<LaneMsg>,
-        journal: Journal,
-        instance: Arc<Instance>,
-    ) {
+    pub fn start_born(self: &Arc<Self>, lane: LaneHandle, rx: mpsc::Receiver<LaneMsg>, start: Start) {
         lock(&self.lanes).insert(lane.key(), lane.clone());
-        crate::session::spawn(self.clone(), lane, rx, Start::Born { journal, instance });
+        crate::session::spawn(self.clone(), lane, rx, start);
+    }
+
+    /// Agents whose own list may be asked on behalf of an unbound client: the default one and those
+    /// that run.
+    #[must_use]
+    pub fn agents_known_to_list(&self) -> Vec<Arc<AgentConfig>> {
+        let running = self.running_instances();
+        let mut agents: Vec<_> = self.agent(&self.config.default_agent).into_iter().collect();
+        agents.extend(running.iter().map(|instance| instance.agent.clone()));
+        agents.sort_by(|left, right| left.name.cmp(&right.name));
+        agents.dedup_by(|left, right| left.name == right.name);
+        agents
     }
 
     /// A lane wants to end: it may, if nobody else holds a handle and nothing waits for it.
@@ -281,7 +291,7 @@ impl Node {
     fn read_greetings(&self) {
         let all = read_json(&self.greetings_path());
         let mut greeted = lock(&self.greeted);
-        for agent in self.config.agents.values() {
+        for agent in self.agents.values() {
             let name = greeting_name(agent);
             let Some(result) = all.get(&name).and_then(|entry| entry.get("result")) else { continue };
             let at = all[&name]["at"].as_str().and_then(|at| at.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH);

@@ -40,6 +40,8 @@ pub enum Start {
         journal: Journal,
         /// The instance that has it.
         instance: Arc<Instance>,
+        /// The client that asked, and `Input::Born`: handled before anything else.
+        first: Box<(Arc<Conn>, Input)>,
     },
 }
 
@@ -61,8 +63,10 @@ async fn begin(
     rx: mpsc::Receiver<LaneMsg>,
     start: Start,
 ) -> Result<Lane, LogError> {
-    let (journal, view, instance) = match start {
-        Start::Born { journal, instance } => (journal, View::default(), Some(instance)),
+    let (journal, view, instance, first) = match start {
+        Start::Born { journal, instance, first } => {
+            (journal, View::default(), Some(instance), Some(*first))
+        }
         Start::Journal(path) => {
             let log = node.log.clone();
             let opened = tokio::task::spawn_blocking(move || {
@@ -70,11 +74,11 @@ async fn begin(
                 Ok::<_, LogError>((log.open_journal(&path)?, view))
             });
             let (journal, view) = opened.await.map_err(|_| LogError::stopped())??;
-            (journal, view, None)
+            (journal, view, None, None)
         }
     };
     let session = Session::cold(view, node.limits.clone(), node.now());
-    Ok(Lane {
+    let mut lane = Lane {
         node: node.clone(),
         handle,
         rx,
@@ -87,7 +91,14 @@ async fn begin(
         ticket: None,
         behind: false,
         entombed: false,
-    })
+    };
+    if let Some((conn, input)) = first {
+        lane.conns.insert(conn.id, conn);
+        let effects = lane.session.handle(input, lane.node.now());
+        lane.carry_out(effects).await;
+        lane.publish();
+    }
+    Ok(lane)
 }
 
 struct Lane {

@@ -1,0 +1,245 @@
+//! `_frontdesk/…`: what the command line uses and any other program may use too.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use frontdesk_core::envelope::Frame;
+use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::ids::Seq;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::list::{Filter, cursor_of, page};
+use super::{params, resolve, session_id};
+use crate::conn::Conn;
+use crate::log::{LogError, Reader};
+use crate::node::Node;
+use crate::node::directory::Row;
+use crate::session::LaneMsg;
+
+/// Records in one answer of `_frontdesk/log`, at most.
+const LOG_RECORDS_MAX: u64 = 1000;
+/// Bytes read from a journal at a time.
+const BATCH_BYTES: usize = 1 << 20;
+/// How often a waiting `_frontdesk/log` looks again.
+const LOG_AGAIN: Duration = Duration::from_millis(50);
+
+pub(super) async fn frontdesk(
+    node: Arc<Node>,
+    conn: Arc<Conn>,
+    frame: Frame,
+) -> Option<Result<String, WireError>> {
+    let params = params(&frame);
+    let answer = match &*frame.method {
+        "_frontdesk/info" => Ok(info(&node)),
+        "_frontdesk/sessions" => sessions(&node, &conn, &params).await,
+        "_frontdesk/session" => session(&node, &conn, &frame).await,
+        "_frontdesk/log" => return Some(log(&node, &conn, &frame, &params).await),
+        "_frontdesk/agents" => Ok(agents(&node)),
+        "_frontdesk/check" => check(&node, &conn, &params).await,
+        "_frontdesk/stop" => {
+            node.request_stop(params["all"].as_bool().unwrap_or(false));
+            Ok(json!({}))
+        }
+        method => Err(WireError::method_not_found(method)),
+    };
+    Some(answer.map(|value| value.to_string()))
+}
+
+fn info(node: &Node) -> Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "data": node.paths.data,
+        "home": node.paths.data.parent(),
+        "socket": node.paths.socket(),
+        "since": node.since,
+        "sessions": node.directory.len(),
+        "active": node.directory.select(Row::is_loaded).len(),
+        "clients": node.conn_count(),
+        "instances": node.running_instances().len(),
+        "defaultAgent": node.config.default_agent,
+        "counters": node.counters(),
+    })
+}
+
+async fn sessions(node: &Arc<Node>, conn: &Arc<Conn>, params: &Value) -> Result<Value, WireError> {
+    let filter = Filter::read(params)?;
+    let cursor = cursor_of(params)?;
+    let mut unreachable = Vec::new();
+    if params["refresh"].as_bool() == Some(true) {
+        let named = params["agent"].as_str();
+        let agents = match named {
+            Some(name) => vec![node.agent_or_error(name)?],
+            None => node.agents.values().cloned().collect(),
+        };
+        unreachable = node.refresh_lists(agents, Some(conn.clone()), true).await;
+    }
+    let limit = params["limit"].as_u64().unwrap_or(u64::from(node.limits.page_rows)).clamp(1, 1000);
+    let page = page(node, &filter, cursor, usize::try_from(limit).unwrap_or(1000));
+    let rows: Vec<Value> = page.rows.iter().map(|row| row.to_json()).collect();
+    let mut result = json!({ "sessions": rows });
+    if let Some(next) = page.next {
+        result["nextCursor"] = json!(next);
+    }
+    if !unreachable.is_empty() {
+        result["unreachable"] = json!(unreachable);
+    }
+    Ok(result)
+}
+
+fn row_of(node: &Node, conn: &Conn, frame: &Frame) -> Result<Arc<Row>, WireError> {
+    let asked = session_id(frame)?;
+    resolve(node, conn, &asked)?
+        .and_then(|key| node.directory.get(key))
+        .ok_or_else(|| WireError::not_found(&asked))
+}
+
+async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Value, WireError> {
+    let row = row_of(node, conn, frame)?;
+    let mut result = row.to_json();
+    result["additionalDirectories"] = json!(row.view.additional_directories);
+    result["options"] = json!(row.view.options);
+    result["clients"] = json!([]);
+    result["interactions"] = json!([]);
+    if let Some(lane) = node.running_lane(row.key) {
+        let (tx, rx) = oneshot::channel();
+        lane.send(LaneMsg::Describe(tx)).await;
+        if let Ok(Value::Object(live)) = rx.await {
+            for (name, value) in live {
+                result[name] = value;
+            }
+        }
+    }
+    let greeted = node.agent(&row.view.agent).and_then(|agent| node.greeted(&agent));
+    if let Some(greeted) = greeted {
+        result["agentInfo"] = greeted.result["agentInfo"].clone();
+    }
+    Ok(result)
+}
+
+async fn log(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame, params: &Value) -> Result<String, WireError> {
+    let row = row_of(node, conn, frame)?;
+    let after = params["after"].as_u64().unwrap_or(0);
+    let limit = params["limit"].as_u64().unwrap_or(LOG_RECORDS_MAX).clamp(1, LOG_RECORDS_MAX);
+    let wait = Duration::from_millis(params["waitMs"].as_u64().unwrap_or(0).min(60_000));
+    let until = Instant::now() + wait;
+    loop {
+        let path = row.path.clone();
+        let read = tokio::task::spawn_blocking(move || read_after(&path, after, limit));
+        let (records, last) = match read.await {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => {
+                tracing::error!(session = %row.key, %error, "failed to read a journal");
+                return Err(WireError::new(Code::Storage, "the session's journal could not be read"));
+            }
+            Err(_) => return Err(WireError::new(Code::Internal, "the journal's reader failed")),
+        };
+        if !records.is_empty() || Instant::now() >= until || node.is_stopping() {
+            let records: Vec<Box<RawValue>> = records;
+            let records = serde_json::to_string(&records).unwrap_or_default();
+            return Ok(format!(r#"{{"records":{records},"last":{last}}}"#));
+        }
+        tokio::time::sleep(LOG_AGAIN).await;
+    }
+}
+
+type Records = (Vec<Box<RawValue>>, Seq);
+
+fn read_after(path: &std::path::Path, after: Seq, limit: u64) -> Result<Records, LogError> {
+    let mut reader = Reader::open(path)?;
+    reader.read_from(after + 1);
+    let mut records = Vec::new();
+    let mut last = after;
+    while (records.len() as u64) < limit {
+        let batch = reader.read_batch(BATCH_BYTES)?;
+        if batch.is_empty() {
+            break;
+        }
+        for record in batch {
+            if records.len() as u64 >= limit {
+                break;
+            }
+            let mut line = Vec::new();
+            record.write_line(&mut line);
+            last = record.seq;
+            let text = String::from_utf8_lossy(&line);
+            if let Ok(raw) = RawValue::from_string(text.trim_end().to_owned()) {
+                records.push(raw);
+            }
+        }
+    }
+    Ok((records, last))
+}
+
+fn agents(node: &Node) -> Value {
+    let running = node.running_instances();
+    let list: Vec<Value> = node
+        .agents
+        .values()
+        .map(|agent| {
+            let instances = running.iter().filter(|i| i.agent.name == agent.name).count();
+            let sessions = node.directory.select(|row| row.view.agent == agent.name).len();
+            let greeted = node.greeted(agent);
+            let program = agent.command.first().map(|program| crate::config::find_program(program));
+            json!({
+                "name": agent.name,
+                "command": agent.command,
+                "default": agent.name == node.config.default_agent,
+                "known": agent.known.map(|known| known.kind),
+                "found": program.flatten(),
+                "instances": instances,
+                "sessions": sessions,
+                "abilities": greeted.as_ref().map(|greeted| abilities_json(&greeted.abilities)),
+                "agentInfo": greeted.as_ref().map(|greeted| greeted.result["agentInfo"].clone()),
+                "checkedAt": greeted.as_ref().map(|greeted| greeted.at),
+            })
+        })
+        .collect();
+    json!({ "agents": list })
+}
+
+fn abilities_json(abilities: &frontdesk_core::agent::Abilities) -> Value {
+    json!({
+        "load": abilities.load, "resume": abilities.resume, "list": abilities.list,
+        "close": abilities.close, "delete": abilities.delete, "fork": abilities.fork,
+        "status": abilities.status,
+    })
+}
+
+/// Starts an agent and says what it answers, for `doctor`.
+async fn check(node: &Arc<Node>, conn: &Arc<Conn>, params: &Value) -> Result<Value, WireError> {
+    let name = params["agent"]
+        .as_str()
+        .ok_or_else(|| WireError::new(Code::InvalidParams, "params.agent must be a string"))?;
+    let agent = node.agent_or_error(name)?;
+    let program = agent.command.first().and_then(|program| crate::config::find_program(program));
+    let mut report = json!({ "agent": name, "found": program, "starts": false });
+    if program.is_none() {
+        report["error"] = json!("its program was not found");
+        return Ok(report);
+    }
+    let began = Instant::now();
+    let greeting = conn.greeting().map(|greeting| greeting.params.clone()).unwrap_or_default();
+    let cwd = conn.cwd.clone().unwrap_or_default();
+    match node.start_instance(&agent, &greeting, &cwd).await {
+        Ok(instance) => {
+            report["starts"] = json!(true);
+            report["initializeMs"] = json!(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+            report["abilities"] = abilities_json(&instance.abilities());
+            if let Some((result, _)) = instance.initialized() {
+                report["agentInfo"] = result["agentInfo"].clone();
+                report["version"] = result["agentInfo"]["version"].clone();
+            }
+            node.retire(&instance);
+        }
+        Err(error) => {
+            report["error"] = json!(error.message);
+            if let Some(data) = error.data {
+                report["stderrTail"] = data["stderrTail"].clone();
+            }
+        }
+    }
+    Ok(report)
+}

@@ -1,0 +1,110 @@
+//! `session/status`: answered from the directory, in no lane, behind nothing. Only where our own
+//! table does not know, running instances with the marker are asked, all at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use frontdesk_core::envelope::Frame;
+use frontdesk_core::errors::WireError;
+use frontdesk_core::route::Meaning;
+use frontdesk_core::status::{Facts, Heard, answer, hear};
+use serde_json::json;
+
+use super::session_id;
+use crate::agent::instance::Instance;
+use crate::conn::Conn;
+use crate::node::Node;
+
+pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
+    let id = frame.id().unwrap_or("null");
+    let asked = match session_id(frame) {
+        Ok(asked) => asked.into_owned(),
+        Err(error) => return conn.answer(id, Err(&error)),
+    };
+    match own_facts(node, conn, &asked) {
+        Some(facts) => reply(conn, id, &asked, &facts),
+        None => {
+            let askable = askable(node);
+            if askable.is_empty() {
+                return reply(conn, id, &asked, &Facts::default());
+            }
+            let (node, conn, id) = (node.clone(), conn.clone(), id.to_owned());
+            tokio::spawn(async move {
+                let facts = ask(&node, askable, &asked).await;
+                reply(&conn, &id, &asked, &facts);
+            });
+        }
+    }
+}
+
+/// What our own table knows; `None` if nothing.
+fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Option<Facts> {
+    match node.directory.resolve(asked, conn.bound.as_deref()) {
+        Meaning::One(key) => node.directory.get(key).map(|row| row.facts()),
+        Meaning::Unknown => None,
+        Meaning::Several(keys) => {
+            // Several sessions have this id and none is loaded, or more than one is.
+            let rows: Vec<_> = keys.iter().filter_map(|key| node.directory.get(*key)).collect();
+            let mut facts = rows.iter().map(|row| row.facts()).max_by_key(|f| f.loaded.is_some())?;
+            facts.keys = keys.iter().map(ToString::to_string).collect();
+            Some(facts)
+        }
+    }
+}
+
+fn reply(conn: &Conn, id: &str, asked: &str, facts: &Facts) {
+    match answer(asked, facts) {
+        Ok(answer) => conn.answer(id, Ok(&answer.v1(conn.words))),
+        Err(error) => conn.answer(id, Err(&error)),
+    }
+}
+
+/// Running instances that offer the method: nothing is started to answer a probe.
+fn askable(node: &Node) -> Vec<Arc<Instance>> {
+    let running = node.running_instances();
+    running.into_iter().filter(|i| i.abilities().status && i.has_ended().is_none()).collect()
+}
+
+/// Asks instances, all at once, each for at most `probe_ms`.
+pub(super) async fn ask(node: &Node, instances: Vec<Arc<Instance>>, asked: &str) -> Facts {
+    let limit = Duration::from_millis(node.limits.probe_ms);
+    let params = json!({ "sessionId": asked }).to_string();
+    let probes: Vec<_> = instances
+        .into_iter()
+        .map(|instance| {
+            let params = params.clone();
+            tokio::spawn(async move {
+                let call = instance.call("session/status", &params, u64::MAX / 2);
+                let heard = tokio::time::timeout(limit, call).await.ok().and_then(Result::ok);
+                (instance.agent.name.clone(), heard)
+            })
+        })
+        .collect();
+    let mut facts = Facts::default();
+    for probe in probes {
+        let Ok((agent, heard)) = probe.await else { continue };
+        match heard {
+            Some(frame) => match (frame.result().map(hear), frame.error()) {
+                (Some(Heard::Loaded), _) => {
+                    facts.heard = Some(Heard::Loaded);
+                    facts.agent = Some(agent);
+                }
+                (Some(Heard::Cold), _) if facts.heard != Some(Heard::Loaded) => {
+                    facts.heard = Some(Heard::Cold);
+                    facts.agent = Some(agent);
+                }
+                (Some(Heard::Cold), _) => {}
+                (_, Some(error)) if is_not_found(error) => {}
+                (Some(Heard::Malformed) | None, _) => facts.unreachable.push(agent),
+            },
+            None => facts.unreachable.push(agent),
+        }
+    }
+    facts
+}
+
+fn is_not_found(error: &str) -> bool {
+    let code = WireError::not_found("").code.number();
+    let value: serde_json::Value = serde_json::from_str(error).unwrap_or_default();
+    value.get("code").and_then(serde_json::Value::as_i64) == Some(code)
+}
