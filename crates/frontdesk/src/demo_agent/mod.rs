@@ -10,7 +10,9 @@
 //! It imports nothing from the rest of the crate: seen from the daemon it is a foreign agent.
 
 mod acts;
+mod opening;
 mod options;
+mod page;
 mod process;
 mod questions;
 mod script;

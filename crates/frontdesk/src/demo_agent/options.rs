@@ -43,6 +43,28 @@ pub(super) struct Options {
     pub(super) stay: bool,
 }
 
+impl Options {
+    /// Offers everything and does nothing odd.
+    fn everything() -> Self {
+        Self {
+            store: PathBuf::new(),
+            load: true,
+            resume: true,
+            list: true,
+            status: true,
+            close: true,
+            delete: true,
+            fork: true,
+            status_open: false,
+            slow_start: Duration::ZERO,
+            banner: None,
+            ask_always: false,
+            ignore_capabilities: false,
+            stay: false,
+        }
+    }
+}
+
 /// What the command line asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
@@ -86,22 +108,7 @@ pub(super) fn parse(
     args: &[String],
     var: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Choice, OptionsError> {
-    let mut options = Options {
-        store: PathBuf::new(),
-        load: true,
-        resume: true,
-        list: true,
-        status: true,
-        close: true,
-        delete: true,
-        fork: true,
-        status_open: false,
-        slow_start: Duration::ZERO,
-        banner: None,
-        ask_always: false,
-        ignore_capabilities: false,
-        stay: false,
-    };
+    let mut options = Options::everything();
     let mut store = None;
     let mut sleep = None;
     let mut own_session = false;
@@ -169,7 +176,7 @@ fn default_store(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 pub(super) fn help() -> String {
     let mut text = String::from(OPTIONS_HELP);
     for word in script::WORDS {
-        text.push_str(&format!("  {:<28} {}\n", word.usage, word.what));
+        text.push_str(&format!("  {:<31} {}\n", word.usage, word.what));
     }
     text.push_str(SCRIPT_HELP);
     text
