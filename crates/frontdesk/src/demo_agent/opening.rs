@@ -91,10 +91,9 @@ impl Agent {
         if name {
             result["sessionId"] = json!(session.id);
         }
-        self.out.answer(request, &Ok(result));
-        // Not stored: it is the session's surroundings, and sent again at each opening.
-        let commands = commands_update().to_string();
-        self.out.notify("session/update", &update_params(&session.id, &commands));
+        // The commands are not stored: they are sent again at each opening.
+        let commands = update_params(&session.id, &commands_update().to_string());
+        self.out.answer_and_notify(request, &result, "session/update", &commands);
     }
 
     /// `session/load` (with `replay`) and `session/resume`.

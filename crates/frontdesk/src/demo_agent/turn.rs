@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::lock;
-use super::script;
+use super::script::{self, Step};
 use super::server::Agent;
 use super::session::Session;
 use super::store::{now, title_from};
@@ -120,7 +120,10 @@ impl Turn {
         }
         match script::parse(&prompt.text) {
             Some(steps) => steps.into_iter().try_for_each(|step| {
-                self.check()?;
+                // A cancel that came a moment early is still the one that `late` waits for.
+                if !matches!(step, Step::Late { .. }) {
+                    self.check()?;
+                }
                 self.act(step)
             }),
             None => self.reply(prompt),

@@ -116,6 +116,13 @@ impl Out {
         }
     }
 
+    /// Answers a request and sends a notification right behind it, with nothing between.
+    pub(super) fn answer_and_notify(&self, id: &str, result: &Value, method: &str, params: &str) {
+        let answer = Frame::success(id, &result.to_string());
+        let notification = Frame::call(method, None, params);
+        self.line(&[&answer[..], &notification[..]].join(&b'\n'));
+    }
+
     /// Sends a request and returns its id; the answer goes to `to`, or nowhere.
     pub(super) fn call(&self, method: &str, params: &str, to: Option<&SyncSender<Signal>>) -> u64 {
         let id = {

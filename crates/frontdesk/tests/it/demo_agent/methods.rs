@@ -316,6 +316,13 @@ fn close_cancels_unloads_and_is_followed_by_silence() {
     assert!(agent.seen.is_empty(), "{:?}", agent.seen);
     agent.call("session/resume", open(&session, dir.path())).unwrap();
     assert!(agent.turn(&session, "hello").is_ok());
+
+    agent.prompt(&session, "late 3 50");
+    agent.call("session/close", json!({ "sessionId": session })).unwrap();
+    agent.seen.clear();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    agent.status(&session).unwrap();
+    assert!(agent.seen.is_empty(), "{:?}", agent.seen);
 }
 
 #[test]
@@ -342,6 +349,7 @@ fn a_fork_is_a_session_of_its_own_with_the_same_history() {
     agent.turn(&session, "hello").unwrap();
     let result = agent.call("session/fork", open(&session, dir.path())).unwrap();
     let fork = result["sessionId"].as_str().unwrap().to_owned();
+    agent.until(|m| m["params"]["update"]["sessionUpdate"] == "available_commands_update");
     assert_ne!(fork, session);
     assert_eq!(result["modes"]["currentModeId"], "ask");
     assert_eq!(agent.status(&fork), Ok(json!({ "status": "active" })));
