@@ -1,0 +1,3 @@
+//! Process tests: the real binary, driven from outside.
+
+mod demo_agent;
