@@ -93,6 +93,10 @@ limits! {
     stream_sync_ms: u64 = 100;
     /// A commit log file is cut at this size, in bytes.
     commit_log_bytes: u64 = 64 << 20;
+    /// Records waiting for one sync of the commit log, in bytes; appends beyond it are refused until a round is through.
+    commit_queue_bytes: u64 = 256 << 20;
+    /// Journals kept open at once; others are opened again when they are written to.
+    journal_files: u32 = 256;
     /// Equal questions after a refusal before the turn is stopped.
     equal_questions: u32 = 3;
     /// Messages waiting in one session's lane.
@@ -114,6 +118,7 @@ mod tests {
             "attachments",
             "connections",
             "frames",
+            "files",
             "rows",
             "pages",
             "lines",

@@ -191,8 +191,12 @@ impl Record {
     }
 
     /// Appends the record's line, with its line end, to `out`.
+    ///
+    /// It is one line whatever the payload: an empty payload becomes `null`, and line ends inside
+    /// a payload, which in JSON can only stand between tokens, become spaces.
     pub fn write_line(&self, out: &mut Vec<u8>) {
         use std::io::Write as _;
+        let start = out.len();
         // Writing into a `Vec` cannot fail.
         let _ = write!(
             out,
@@ -212,8 +216,14 @@ impl Record {
             );
         }
         out.extend_from_slice(br#","data":"#);
-        out.extend_from_slice(&self.data);
-        out.extend_from_slice(b"}\n");
+        out.extend_from_slice(if self.data.is_empty() { b"null" } else { &self.data });
+        out.push(b'}');
+        for byte in &mut out[start..] {
+            if matches!(*byte, b'\n' | b'\r') {
+                *byte = b' ';
+            }
+        }
+        out.push(b'\n');
     }
 
     /// The payload as a typed value, or `None` where it has another shape.
@@ -221,6 +231,46 @@ impl Record {
     pub fn payload<'a, T: Deserialize<'a>>(&'a self) -> Option<T> {
         serde_json::from_slice(&self.data).ok()
     }
+}
+
+/// What could be read of a line that is not simply one record.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Salvage {
+    /// The whole records on the line, in order.
+    pub records: Vec<Record>,
+    /// Whether NUL bytes stood on the line: a power cut leaves them where data was not written.
+    pub nul: bool,
+    /// Whether anything on the line is neither record, white space, byte order mark nor NUL.
+    pub unreadable: bool,
+}
+
+/// Reads what can be read of a line on which [`Record::parse`] failed: byte order marks and runs
+/// of NUL are stripped, records written without a line end between them are taken apart.
+///
+/// A record is only taken where one begins: at the start of the line, after a run of NUL, or right
+/// behind another whole JSON value. Nothing is looked for inside a torn record, whose payload an
+/// agent may have shaped like a record.
+#[must_use]
+pub fn salvage(line: &Bytes) -> Salvage {
+    const MARK: &[u8] = b"\xEF\xBB\xBF";
+    let mut out = Salvage { nul: line.contains(&0), ..Salvage::default() };
+    for piece in line.split(|byte| *byte == 0) {
+        let mut piece = piece.trim_ascii();
+        while let Some(rest) = piece.strip_prefix(MARK) {
+            piece = rest.trim_ascii_start();
+        }
+        for value in serde_json::Deserializer::from_slice(piece).into_iter::<&RawValue>() {
+            // The iterator ends by itself after its first error.
+            let record = value
+                .ok()
+                .and_then(|raw| Record::parse(&line.slice_ref(raw.get().as_bytes())).ok());
+            match record {
+                Some(record) => out.records.push(record),
+                None => out.unreadable = true,
+            }
+        }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -274,5 +324,64 @@ mod tests {
         for bad in ["", "{", "{}", "[]", "\0\0\0", r#"{"v":1,"seq":-1}"#] {
             assert!(Record::parse(&Bytes::copy_from_slice(bad.as_bytes())).is_err(), "{bad:?}");
         }
+    }
+
+    fn line_of(seq: Seq) -> Vec<u8> {
+        let mut line = Vec::new();
+        Record { seq, ..sample(Kind::Update, None) }.write_line(&mut line);
+        line.pop();
+        line
+    }
+
+    fn salvaged(line: Vec<u8>) -> (Vec<Seq>, bool, bool) {
+        let read = salvage(&Bytes::from(line));
+        (read.records.iter().map(|record| record.seq).collect(), read.nul, read.unreadable)
+    }
+
+    #[test]
+    fn a_payload_never_breaks_its_line() {
+        for (data, kept) in [("", "null"), ("{\n\r\n\"a\":1}", "{   \"a\":1}")] {
+            let mut record = sample(Kind::Note, None);
+            record.data = Bytes::from_static(data.as_bytes());
+            let mut line = Vec::new();
+            record.write_line(&mut line);
+            assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+            line.pop();
+            assert_eq!(Record::parse(&Bytes::from(line)).unwrap().data, kept.as_bytes());
+        }
+    }
+
+    #[test]
+    fn what_is_whole_on_a_damaged_line_is_read() {
+        let weld = [line_of(3), line_of(4)].concat();
+        assert_eq!(salvaged(weld), (vec![3, 4], false, false));
+        let torn = [line_of(3), line_of(4)[..20].to_vec()].concat();
+        assert_eq!(salvaged(torn), (vec![3], false, true));
+        let nul = [vec![0; 9], line_of(5), vec![0; 2]].concat();
+        assert_eq!(salvaged(nul), (vec![5], true, false));
+        let mark = [b"\xEF\xBB\xBF".to_vec(), line_of(6), b"\r".to_vec()].concat();
+        assert_eq!(salvaged(mark), (vec![6], false, false));
+        assert_eq!(salvaged(b"42".to_vec()), (vec![], false, true));
+        assert_eq!(salvaged(b" \r".to_vec()), (vec![], false, false));
+        assert_eq!(salvaged(b"\xff\xfe{".to_vec()), (vec![], false, true));
+    }
+
+    #[test]
+    fn a_torn_payload_that_looks_like_a_record_is_none() {
+        let inner = String::from_utf8(line_of(99)).unwrap();
+        let torn = format!(
+            r#"{{"v":1,"seq":7,"at":"2026-11-30T12:00:00Z","kind":"update","data":{inner}"#
+        );
+        assert_eq!(salvaged(torn.into_bytes()), (vec![], false, true));
+    }
+
+    #[test]
+    fn lone_surrogates_and_line_separators_stay_as_they_are() {
+        let mut record = sample(Kind::Update, None);
+        record.data = Bytes::from("{\"t\":\"\\ud800 \u{2028}\u{2029}\u{85}\"}");
+        let mut line = Vec::new();
+        record.write_line(&mut line);
+        line.pop();
+        assert_eq!(Record::parse(&Bytes::from(line)).unwrap(), record);
     }
 }

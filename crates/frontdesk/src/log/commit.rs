@@ -1,0 +1,316 @@
+//! The commit log: one file that makes the durable records of all sessions durable with one sync.
+//!
+//! `data/commit/NNN.log` is a row of entries. An entry is a header line
+//! `CHECKSUM KEY SEQ LENGTH FOLDER` and then the journal's very line, `LENGTH` bytes with its line
+//! end. The checksum (CRC-32, eight hex digits) covers all of the entry behind itself; the folder
+//! is relative to `data/sessions/`. A file is good up to its first entry that is cut short or does
+//! not fit its checksum: that one was being written when the machine stopped, and nobody was told
+//! that it is safe.
+//!
+//! One thread writes it ([`Committer`]): each round takes all that waits, writes it with one write,
+//! syncs once and wakes all tickets. `journal` queues, `replay` reads.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use frontdesk_core::ids::{Key, Seq};
+use frontdesk_core::limits::Limits;
+use tokio::sync::oneshot;
+
+use super::disk::{self, AppendFile};
+use super::slot::{Shared, Slot, count, sync_all};
+
+/// Longest header line of an entry, in bytes.
+const HEADER_BYTES_MAX: u64 = 8 << 10;
+
+/// How a round ended, for every ticket that waited for it.
+pub(super) type Outcome = Result<(), Arc<str>>;
+
+/// Appends one entry to `out`. `line` ends with its line end, `folder` holds none.
+pub(super) fn frame(out: &mut Vec<u8>, key: Key, folder: &str, seq: Seq, line: &[u8]) {
+    let mut header = String::with_capacity(64 + folder.len());
+    // Writing into a `String` cannot fail.
+    let _ = writeln!(header, " {key} {seq} {} {folder}", line.len());
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(header.as_bytes());
+    sum.update(line);
+    out.extend_from_slice(format!("{:08x}", sum.finalize()).as_bytes());
+    out.extend_from_slice(header.as_bytes());
+    out.extend_from_slice(line);
+}
+
+/// One entry, its line still in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) folder: String,
+    pub(super) seq: Seq,
+    /// Where the line begins, in bytes.
+    pub(super) offset: u64,
+    /// Length of the line with its line end, in bytes.
+    pub(super) len: u64,
+}
+
+/// Reads the entries of one file in order, checking each. Stops at the first that is not whole.
+pub(super) struct Entries {
+    file: BufReader<File>,
+    at: u64,
+    end: u64,
+}
+
+impl Entries {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let end = file.metadata()?.len();
+        Ok(Self { file: BufReader::with_capacity(64 << 10, file), at: 0, end })
+    }
+
+    /// The next whole entry.
+    pub(super) fn next(&mut self) -> io::Result<Option<Entry>> {
+        let mut header = Vec::new();
+        (&mut self.file).take(HEADER_BYTES_MAX).read_until(b'\n', &mut header)?;
+        let Some((sum, mut entry)) = parse_header(&header) else { return Ok(None) };
+        entry.offset = self.at + header.len() as u64;
+        if entry.len == 0 || entry.len > self.end.saturating_sub(entry.offset) {
+            return Ok(None);
+        }
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&header[SUM_BYTES..]);
+        let mut left = entry.len;
+        while left > 0 {
+            let piece = self.file.fill_buf()?;
+            if piece.is_empty() {
+                return Ok(None);
+            }
+            let taken = usize::try_from(left).unwrap_or(usize::MAX).min(piece.len());
+            hasher.update(&piece[..taken]);
+            self.file.consume(taken);
+            left -= taken as u64;
+        }
+        self.at = entry.offset + entry.len;
+        Ok((hasher.finalize() == sum).then_some(entry))
+    }
+
+    /// Whether bytes are left behind the last whole entry.
+    pub(super) fn is_torn(&self) -> bool {
+        self.at < self.end
+    }
+}
+
+/// Length of the checksum at the start of a header, in bytes.
+const SUM_BYTES: usize = 8;
+
+fn parse_header(header: &[u8]) -> Option<(u32, Entry)> {
+    let text = std::str::from_utf8(header).ok()?.strip_suffix('\n')?;
+    let (sum, rest) = text.split_at_checked(SUM_BYTES)?;
+    let mut parts = rest.strip_prefix(' ')?.splitn(4, ' ');
+    let entry = Entry {
+        key: parts.next()?.parse().ok()?,
+        seq: parts.next()?.parse().ok()?,
+        len: parts.next()?.parse().ok()?,
+        folder: parts.next()?.to_owned(),
+        offset: 0,
+    };
+    Some((u32::from_str_radix(sum, 16).ok()?, entry))
+}
+
+/// The name of file `number`.
+pub(super) fn file_name(number: u64) -> String {
+    format!("{number:03}.log")
+}
+
+/// The number in a file's name; `None` for files that are not ours.
+pub(super) fn file_number(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".log")?;
+    let number = digits.parse().ok()?;
+    (file_name(number) == name).then_some(number)
+}
+
+/// What waits for the next round.
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    wake: Condvar,
+    bytes_max: u64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    entries: Vec<u8>,
+    slots: Vec<Arc<Slot>>,
+    tickets: Vec<oneshot::Sender<Outcome>>,
+    stopping: bool,
+}
+
+impl Queue {
+    pub(super) fn new(bytes_max: u64) -> Self {
+        Self { waiting: Mutex::default(), wake: Condvar::new(), bytes_max }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether more may be queued; asked before the journal is written. `None` after
+    /// [`Queue::stop`].
+    pub(super) fn has_room(&self) -> Option<bool> {
+        let waiting = self.lock();
+        (!waiting.stopping).then_some((waiting.entries.len() as u64) < self.bytes_max)
+    }
+
+    /// Queues the entries of one append; the receiver hears of their round.
+    pub(super) fn push(&self, slot: Arc<Slot>, entries: Vec<u8>) -> oneshot::Receiver<Outcome> {
+        let (ticket, heard) = oneshot::channel();
+        let mut waiting = self.lock();
+        if waiting.entries.is_empty() {
+            waiting.entries = entries;
+        } else {
+            waiting.entries.extend_from_slice(&entries);
+        }
+        waiting.slots.push(slot);
+        waiting.tickets.push(ticket);
+        drop(waiting);
+        self.wake.notify_one();
+        heard
+    }
+
+    /// Bytes waiting for the next round.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        self.lock().entries.len() as u64
+    }
+
+    /// Lets the thread write what waits and end. Later appends are refused.
+    pub(super) fn stop(&self) {
+        self.lock().stopping = true;
+        self.wake.notify_one();
+    }
+
+    /// The next round; `None` when there will be none.
+    fn take(&self) -> Option<Waiting> {
+        let mut waiting = self.lock();
+        loop {
+            if !waiting.tickets.is_empty() {
+                let stopping = waiting.stopping;
+                return Some(std::mem::replace(
+                    &mut *waiting,
+                    Waiting { stopping, ..Waiting::default() },
+                ));
+            }
+            if waiting.stopping {
+                return None;
+            }
+            waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A file of the commit log that takes no more, and the journals it speaks of.
+pub(super) struct Retiring {
+    pub(super) path: PathBuf,
+    pub(super) slots: Vec<Arc<Slot>>,
+}
+
+impl Retiring {
+    /// Syncs the journals that this file speaks of, then deletes it. Can be called again after a
+    /// failure: what is synced stays synced.
+    pub(super) fn retire(&mut self, shared: &Shared) -> io::Result<()> {
+        sync_all(shared, &self.slots).map_err(|(_, error)| error)?;
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The file that is being written.
+struct CommitFile {
+    path: PathBuf,
+    file: Arc<dyn AppendFile>,
+    bytes: u64,
+    slots: HashMap<Key, Arc<Slot>>,
+}
+
+impl CommitFile {
+    fn close(self) -> Retiring {
+        Retiring { path: self.path, slots: self.slots.into_values().collect() }
+    }
+}
+
+/// The thread that writes the commit log.
+pub(super) struct Committer {
+    shared: Arc<Shared>,
+    folder: PathBuf,
+    next: u64,
+    file_bytes_max: u64,
+    file: Option<CommitFile>,
+}
+
+impl Committer {
+    pub(super) fn new(shared: Arc<Shared>, folder: PathBuf, next: u64, limits: &Limits) -> Self {
+        Self { shared, folder, next, file_bytes_max: limits.commit_log_bytes, file: None }
+    }
+
+    /// Runs until [`Queue::stop`]; hands back the last file.
+    pub(super) fn run(mut self) -> Option<Retiring> {
+        let shared = Arc::clone(&self.shared);
+        while let Some(round) = shared.commit.take() {
+            let outcome = self.round(&round.entries, &round.slots);
+            count(&shared.rounds);
+            for ticket in round.tickets {
+                // Nobody has to wait for a ticket.
+                let _ = ticket.send(outcome.clone());
+            }
+        }
+        self.file.map(CommitFile::close)
+    }
+
+    /// Makes one round durable: in the commit log, or where that fails in each journal.
+    fn round(&mut self, entries: &[u8], slots: &[Arc<Slot>]) -> Outcome {
+        let Err(error) = self.write(entries, slots) else { return Ok(()) };
+        // A file that failed once is not written again: what its last bytes are is unknown. Its
+        // earlier rounds stay valid.
+        self.roll();
+        count(&self.shared.detours);
+        tracing::warn!(%error, "failed to write the commit log; syncing each journal instead");
+        sync_all(&self.shared, slots).map_err(|(_, error)| Arc::from(error.to_string()))
+    }
+
+    fn write(&mut self, entries: &[u8], slots: &[Arc<Slot>]) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => {
+                let path = self.folder.join(file_name(self.next));
+                self.next += 1;
+                let file = self.shared.disk.open_append(&path, true)?;
+                let opened = CommitFile { path, file, bytes: 0, slots: HashMap::new() };
+                let opened = self.file.insert(opened);
+                // Its name must be as durable as its content.
+                disk::sync_folder(&self.folder)?;
+                opened
+            }
+        };
+        disk::append_all(&*file.file, entries).map_err(|(_, error)| error)?;
+        file.file.sync()?;
+        file.bytes += entries.len() as u64;
+        for slot in slots {
+            file.slots.insert(slot.key, Arc::clone(slot));
+        }
+        if file.bytes >= self.file_bytes_max {
+            self.roll();
+        }
+        Ok(())
+    }
+
+    fn roll(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.shared.flush.retire(file.close());
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "commit_tests.rs"]
+mod tests;

@@ -1,0 +1,146 @@
+//! Records, keys and a disk that fails on command, for the tests of `log`.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use bytes::Bytes;
+use frontdesk_core::ids::{Key, Seq};
+use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
+use uuid::Uuid;
+
+use super::disk::{AppendFile, Disk, OsDisk};
+
+pub(super) fn key(number: u128) -> Key {
+    Key::new(Uuid::from_u128(0x01a2_2bb6_2da2_7132_b868_0000_0000_0000 | number))
+}
+
+pub(super) fn at() -> jiff::Timestamp {
+    "2026-11-30T23:59:59.000001Z".parse().unwrap()
+}
+
+pub(super) fn record_of(kind: Kind, seq: Seq) -> Record {
+    let data = Bytes::from(format!(r#"{{"n":{seq},"text":"line {seq} \u2028 {{\"v\":1}}"}}"#));
+    Record { v: RECORD_VERSION, seq, epoch: 1, at: at(), kind, src: None, data }
+}
+
+/// A streamed record.
+pub(super) fn record(seq: Seq) -> Record {
+    record_of(Kind::Update, seq)
+}
+
+/// A durable record.
+pub(super) fn durable(seq: Seq) -> Record {
+    record_of(Kind::TurnEnded, seq)
+}
+
+pub(super) fn line_of(record: &Record) -> Vec<u8> {
+    let mut line = Vec::new();
+    record.write_line(&mut line);
+    line
+}
+
+/// The lines of streamed records.
+pub(super) fn lines(seqs: RangeInclusive<Seq>) -> Vec<u8> {
+    seqs.flat_map(|seq| line_of(&record(seq))).collect()
+}
+
+/// The numbers of all records a fresh reader serves.
+pub(super) fn seqs(path: &Path) -> Vec<Seq> {
+    let mut reader = super::Reader::open(path).unwrap();
+    let mut seqs: Vec<_> =
+        reader.read_batch(usize::MAX).unwrap().iter().map(|record| record.seq).collect();
+    seqs.extend(reader.finish().map(|record| record.seq));
+    seqs
+}
+
+/// The operating system's disk with faults that a test turns on.
+#[derive(Default)]
+pub(super) struct FaultDisk {
+    /// Bytes that journals still take; negative for no bound.
+    pub(super) journal_room: AtomicI64,
+    /// Bytes that the commit log still takes; negative for no bound.
+    pub(super) commit_room: AtomicI64,
+    /// Syncs of the commit log fail.
+    pub(super) commit_sync_fails: AtomicBool,
+    /// Syncs of journals fail.
+    pub(super) journal_sync_fails: AtomicBool,
+    /// The paths synced, in order.
+    pub(super) synced: Mutex<Vec<PathBuf>>,
+    /// While closed, syncs of the commit log wait.
+    gate: (Mutex<bool>, Condvar),
+}
+
+impl FaultDisk {
+    pub(super) fn new() -> Arc<Self> {
+        let disk = Self::default();
+        disk.journal_room.store(-1, Ordering::SeqCst);
+        disk.commit_room.store(-1, Ordering::SeqCst);
+        Arc::new(disk)
+    }
+
+    pub(super) fn close_gate(&self, closed: bool) {
+        *self.gate.0.lock().unwrap() = closed;
+        self.gate.1.notify_all();
+    }
+
+    pub(super) fn syncs(&self, of_commit: bool) -> usize {
+        self.synced.lock().unwrap().iter().filter(|path| is_commit(path) == of_commit).count()
+    }
+}
+
+fn is_commit(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "log")
+}
+
+/// So that a test can keep its own handle.
+pub(super) struct Handle(pub(super) Arc<FaultDisk>);
+
+impl Disk for Handle {
+    fn open_append(&self, path: &Path, create: bool) -> io::Result<Arc<dyn AppendFile>> {
+        let file = OsDisk.open_append(path, create)?;
+        Ok(Arc::new(FaultFile { disk: Arc::clone(&self.0), path: path.to_path_buf(), file }))
+    }
+}
+
+struct FaultFile {
+    disk: Arc<FaultDisk>,
+    path: PathBuf,
+    file: Arc<dyn AppendFile>,
+}
+
+impl AppendFile for FaultFile {
+    fn append(&self, bytes: &[u8]) -> io::Result<usize> {
+        let room =
+            if is_commit(&self.path) { &self.disk.commit_room } else { &self.disk.journal_room };
+        let left = room.load(Ordering::SeqCst);
+        if left < 0 {
+            return self.file.append(bytes);
+        }
+        let fits = usize::try_from(left).unwrap().min(bytes.len());
+        if fits == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let taken = self.file.append(&bytes[..fits])?;
+        room.fetch_sub(i64::try_from(taken).unwrap(), Ordering::SeqCst);
+        Ok(taken)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let commit = is_commit(&self.path);
+        if commit {
+            let closed = self.disk.gate.0.lock().unwrap();
+            drop(self.disk.gate.1.wait_while(closed, |closed| *closed).unwrap());
+        }
+        let fails =
+            if commit { &self.disk.commit_sync_fails } else { &self.disk.journal_sync_fails };
+        if fails.load(Ordering::SeqCst) {
+            return Err(io::Error::other("the sync fails on command"));
+        }
+        self.file.sync()?;
+        self.disk.synced.lock().unwrap().push(self.path.clone());
+        Ok(())
+    }
+}
