@@ -1,0 +1,3 @@
+//! Everything against the real binary, in one test program.
+
+mod hold;
