@@ -61,6 +61,10 @@ limits! {
     stop_term_ms: u64 = 2_000;
     /// Silence of a stream whose first process has gone before the tree is killed, in milliseconds.
     silent_orphan_ms: u64 = 10_000;
+    /// Input that waits in a holder for its agent, in bytes; a frame beyond it is refused.
+    input_spool_bytes: u64 = 256 << 20;
+    /// Output that waits in a holder for its daemon, in bytes; the agent's pipe is not read beyond it.
+    output_spool_bytes: u64 = 1 << 30;
     /// How long a holder waits without a daemon, in seconds.
     holder_orphan_s: u64 = 3_600;
     /// Grace for running turns when the daemon stops, in seconds.

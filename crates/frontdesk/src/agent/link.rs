@@ -1,1 +1,316 @@
-//! Reserved.
+//! The daemon's end of a holder: starts it or finds it again, sends frames, receives lines.
+//!
+//! An instance's lane owns the [`LinkReceiver`]; everybody who speaks to the agent has a clone of
+//! the [`LinkSender`]. There is no task in between: a frame is written by the call that sends it,
+//! and what a holder says is read and cut into lines by the call that waits for it. Only what a
+//! full socket does not take is left to a task that ends when it is done.
+
+mod outbox;
+mod receiver;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use frontdesk_core::hold::{
+    CLAIM_INFO_BYTES_MAX, CLAIM_NAME_BYTES_MAX, Exit, Hello, MARK, Refusal, ToHolder, VERSION,
+};
+use frontdesk_core::limits::Limits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+pub use crate::hold::claim::ClaimOutcome;
+use crate::hold::record::SOCKET_FILE;
+pub use crate::hold::{FailKind, HolderSpec};
+use crate::hold::{Order, Report};
+use outbox::{ClaimAnswer, Shared};
+pub use receiver::LinkReceiver;
+
+/// Longest report of a starting holder, in bytes.
+const REPORT_BYTES_MAX: u64 = 64 << 10;
+/// Time for a running holder to answer the daemon's first message or a claim, in milliseconds.
+const ANSWER_MS: u64 = 10_000;
+
+/// A connection to a holder.
+#[derive(Debug)]
+pub struct Link {
+    /// The holder's greeting: who is who, and how far everything is.
+    pub hello: Hello,
+    /// The way to the agent.
+    pub sender: LinkSender,
+    /// The way from the agent.
+    pub receiver: LinkReceiver,
+}
+
+impl Link {
+    /// The two ways.
+    #[must_use]
+    pub fn split(self) -> (LinkSender, LinkReceiver) {
+        (self.sender, self.receiver)
+    }
+}
+
+/// What comes from a holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// A line of the agent's output.
+    Line {
+        /// Its bytes, without line feed and carriage return.
+        text: Bytes,
+        /// Offset behind its line feed: what to acknowledge when the line has been dealt with.
+        end: u64,
+    },
+    /// A line beyond the frame limit.
+    TooLong {
+        /// Its first bytes, at most 64 KiB.
+        head: Bytes,
+        /// Its last bytes, at most 4 KiB.
+        tail: Bytes,
+        /// Its whole length in bytes, without the line feed.
+        bytes: u64,
+        /// Offset behind its line feed.
+        end: u64,
+    },
+    /// The frame with this number is safe in the holder's spool.
+    Accepted(u64),
+    /// The frame with this number was not taken; the agent will not see it.
+    Refused(u64, Refusal),
+    /// The agent takes no more input.
+    InputClosed,
+    /// The agent's first process has ended. This is neither its death nor the end of its output,
+    /// and it may overtake output.
+    AgentExited(Exit),
+    /// The output has ended, and all of it came before this.
+    Eof {
+        /// Offset behind its last byte.
+        end: u64,
+    },
+    /// Proven: no process of the agent is left. The holder leaves when the end of the output is
+    /// acknowledged, or at a stop.
+    Gone,
+    /// The holder is gone, or does not speak the protocol, without having said [`LinkEvent::Gone`]:
+    /// the agent is being killed by the kernel. `proc::end_recorded` proves it.
+    HolderLost,
+}
+
+/// Why something with a holder failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// A path that must be absolute.
+    #[error("failed to start an agent with the folder {0}: it is not an absolute path")]
+    Relative(PathBuf),
+    /// The order cannot be written: a path is no UTF-8.
+    #[error("failed to describe the agent to its holder")]
+    Order(#[source] serde_json::Error),
+    /// The holder itself cannot be started.
+    #[error("failed to start a holder")]
+    Spawn(#[source] io::Error),
+    /// The holder could not start its agent.
+    #[error("{message}")]
+    Start {
+        /// What kept it.
+        kind: FailKind,
+        /// The whole story in one line.
+        message: String,
+    },
+    /// The holder ended without a word.
+    #[error("failed to start a holder: it ended without a report")]
+    Silent,
+    /// The holder did not report in time.
+    #[error("failed to start a holder within {0} ms")]
+    Slow(u64),
+    /// A holder's socket cannot be reached.
+    #[error("failed to reach the holder at {path}")]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Output that is asked for has been given back to the disk.
+    #[error("failed to read output from offset {wanted}: the holder has it from {start} on")]
+    Trimmed {
+        /// First offset wanted.
+        wanted: u64,
+        /// First offset there is.
+        start: u64,
+    },
+    /// The holder is gone.
+    #[error("failed to reach the holder: it is gone")]
+    HolderLost,
+    /// The holder did not answer in time.
+    #[error("failed to get an answer of the holder within {ANSWER_MS} ms")]
+    NoAnswer,
+    /// Frames must be sent with growing numbers.
+    #[error("failed to send frame {number}: {last} was sent before")]
+    OutOfOrder {
+        /// The frame's number.
+        number: u64,
+        /// Number of the last frame.
+        last: u64,
+    },
+    /// A claim's name or text is too long.
+    #[error("failed to claim: a name or text of {0} bytes is too long")]
+    ClaimTooLong(usize),
+    /// A claim could neither be made nor be found held.
+    #[error("{0}")]
+    Claim(String),
+}
+
+/// Starts a holder, `exe hold`, and through it the agent.
+///
+/// The holder gets this process's environment; the agent gets the same with `spec.env` on top.
+///
+/// # Errors
+/// If the agent cannot be started, each with its reason; nothing runs then.
+pub async fn start(exe: &Path, spec: &HolderSpec, limits: &Limits) -> Result<Link, LinkError> {
+    for path in [&spec.run_dir, &spec.data_dir, &spec.claims_dir, &spec.cwd] {
+        if !path.is_absolute() {
+            return Err(LinkError::Relative(path.clone()));
+        }
+    }
+    crate::hold::check_order(spec)
+        .map_err(|error| LinkError::Start { kind: error.kind(), message: error.to_string() })?;
+    let order = Order { spec: spec.clone(), limits: limits.clone() };
+    let order = serde_json::to_vec(&order).map_err(LinkError::Order)?;
+    let mut child = Command::new(exe)
+        .arg("hold")
+        // Not read by the holder; it tells a person who looks at the processes.
+        .arg(&*spec.instance.0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .env_remove(MARK)
+        .spawn()
+        .map_err(LinkError::Spawn)?;
+    let wait = Duration::from_millis(limits.agent_start_ms);
+    let report = match timeout(wait, hear_report(&mut child, &order)).await {
+        Ok(report) => report?,
+        Err(_) => {
+            let _ = child.start_kill();
+            return Err(LinkError::Slow(limits.agent_start_ms));
+        }
+    };
+    match report {
+        Report::Ready => reconnect(&spec.run_dir, 0, limits).await,
+        Report::Failed { kind, message } => Err(LinkError::Start { kind, message }),
+    }
+}
+
+async fn hear_report(child: &mut Child, order: &[u8]) -> Result<Report, LinkError> {
+    let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(LinkError::Silent);
+    };
+    // A holder that stops reading has something to report.
+    let _ = stdin.write_all(order).await;
+    drop(stdin);
+    let mut report = Vec::new();
+    stdout.take(REPORT_BYTES_MAX).read_to_end(&mut report).await.map_err(LinkError::Spawn)?;
+    serde_json::from_slice(&report).map_err(|_| LinkError::Silent)
+}
+
+/// Connects to the holder whose folder below `run/instances` is `run_dir`. Output comes from
+/// `from_offset` on, where a line must begin.
+///
+/// # Errors
+/// If the holder cannot be reached, or does not have that output any more.
+pub async fn reconnect(
+    run_dir: &Path,
+    from_offset: u64,
+    limits: &Limits,
+) -> Result<Link, LinkError> {
+    let path = run_dir.join(SOCKET_FILE);
+    let stream = UnixStream::connect(&path)
+        .await
+        .map_err(|source| LinkError::Connect { path: path.clone(), source })?;
+    let shared = Arc::new(Shared::new(stream));
+    shared.push(&ToHolder::Attach { version: VERSION, from_offset });
+    let mut receiver = LinkReceiver::new(Arc::clone(&shared), from_offset, limits.frame_bytes);
+    let hello = timeout(Duration::from_millis(ANSWER_MS), receiver.greeting())
+        .await
+        .map_err(|_| LinkError::NoAnswer)??;
+    if hello.out_start > from_offset {
+        return Err(LinkError::Trimmed { wanted: from_offset, start: hello.out_start });
+    }
+    Ok(Link { hello, sender: LinkSender { shared }, receiver })
+}
+
+/// The way to an agent. Clones share one queue.
+#[derive(Clone, Debug)]
+pub struct LinkSender {
+    shared: Arc<Shared>,
+}
+
+impl LinkSender {
+    /// Sends one frame, without a line end and without a line feed inside. Numbers grow with each
+    /// frame over the life of the instance, so calls must be made in order: by one task at a time.
+    ///
+    /// It waits while 1 MiB is queued that the holder has not read. [`LinkEvent::Accepted`] tells
+    /// that the frame is safe. Dropping the future sends the frame whole or not at all.
+    ///
+    /// # Errors
+    /// If the holder is gone, or the number is not higher than the last one.
+    pub async fn send(&self, number: u64, frame: Bytes) -> Result<(), LinkError> {
+        self.shared.send(number, frame).await
+    }
+
+    /// Tells the holder that output before `offset` is not needed any more. It never waits.
+    pub fn ack(&self, offset: u64) {
+        self.shared.ack(offset);
+    }
+
+    /// Ends the agent and all it started, `term_ms` milliseconds between TERM and KILL.
+    /// [`LinkEvent::Gone`] tells that it is done; then the holder leaves. It never waits.
+    pub fn stop(&self, term_ms: u64) {
+        let term_ms = u32::try_from(term_ms).unwrap_or(u32::MAX);
+        self.shared.push(&ToHolder::Stop { term_ms });
+    }
+
+    /// Locks the claim file `name` in the holder, with `info` in it for others to read. The
+    /// receiver must be polled meanwhile.
+    ///
+    /// # Errors
+    /// If the claim could neither be made nor be found held, or the holder is gone.
+    pub async fn claim(&self, name: &str, info: &str) -> Result<ClaimOutcome, LinkError> {
+        for (text, limit) in [(name, CLAIM_NAME_BYTES_MAX), (info, CLAIM_INFO_BYTES_MAX)] {
+            if text.len() > limit {
+                return Err(LinkError::ClaimTooLong(text.len()));
+            }
+        }
+        match self.ask(name, &ToHolder::Claim { name, info }).await? {
+            ClaimAnswer::Claimed => Ok(ClaimOutcome::Claimed),
+            ClaimAnswer::Held(info) => Ok(ClaimOutcome::Held(info)),
+            ClaimAnswer::Failed(reason) => Err(LinkError::Claim(reason)),
+            ClaimAnswer::Released => Err(LinkError::HolderLost),
+        }
+    }
+
+    /// Frees the claim file `name`. One that is not this holder's is left alone. The receiver must
+    /// be polled meanwhile.
+    ///
+    /// # Errors
+    /// If the holder is gone, which frees its claims too.
+    pub async fn release(&self, name: &str) -> Result<(), LinkError> {
+        if name.len() > CLAIM_NAME_BYTES_MAX {
+            return Err(LinkError::ClaimTooLong(name.len()));
+        }
+        self.ask(name, &ToHolder::Release { name }).await.map(|_| ())
+    }
+
+    async fn ask(&self, name: &str, question: &ToHolder<'_>) -> Result<ClaimAnswer, LinkError> {
+        let (answer, answered) = oneshot::channel();
+        self.shared.ask(name, answer, question);
+        match timeout(Duration::from_millis(ANSWER_MS), answered).await {
+            Ok(answer) => answer.map_err(|_| LinkError::HolderLost),
+            Err(_) => Err(LinkError::NoAnswer),
+        }
+    }
+}

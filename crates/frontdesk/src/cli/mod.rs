@@ -5,9 +5,9 @@ use std::process::ExitCode;
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().collect();
-    if args.get(1).is_some_and(|word| word == "demo-agent") {
-        return crate::demo_agent::main(args.get(2..).unwrap_or_default());
+    // A holder stays tiny: it is chosen before any parser, logger or runtime is set up.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == "hold") {
+        return crate::hold::main();
     }
     ExitCode::SUCCESS
 }

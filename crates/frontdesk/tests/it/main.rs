@@ -1,3 +1,12 @@
-//! Process tests: the real binary, driven from outside.
+//! Integration tests: one binary, one module a subject. They drive the real program.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "tests"
+)]
 
 mod demo_agent;
+mod hold;

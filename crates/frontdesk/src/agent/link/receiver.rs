@@ -1,0 +1,151 @@
+//! What a holder says, as events. Used by the instance's lane.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+
+use frontdesk_core::hold::{DaemonDecoder, Framed, Hello, Lines, PIECE_BYTES_MAX, ToDaemon};
+
+use super::outbox::{ClaimAnswer, Shared};
+use super::{LinkError, LinkEvent};
+
+thread_local! {
+    /// Where bytes land between the socket and the lines they belong to. It is of the thread, so
+    /// that an idle link costs no buffer.
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; PIECE_BYTES_MAX].into());
+}
+
+/// The way from an agent.
+#[derive(Debug)]
+pub struct LinkReceiver {
+    shared: Arc<Shared>,
+    decoder: DaemonDecoder,
+    lines: Lines,
+    hello: Option<Box<Hello>>,
+    /// Events that came with the greeting.
+    early: Vec<LinkEvent>,
+    is_gone: bool,
+    is_lost: bool,
+}
+
+enum Read {
+    Some,
+    Nothing,
+    Closed,
+}
+
+impl LinkReceiver {
+    pub(super) fn new(shared: Arc<Shared>, from_offset: u64, frame_bytes: u64) -> Self {
+        let limit = usize::try_from(frame_bytes).unwrap_or(usize::MAX - 1).min(usize::MAX - 1);
+        Self {
+            shared,
+            decoder: DaemonDecoder::default(),
+            lines: Lines::new(limit, from_offset),
+            hello: None,
+            early: Vec::new(),
+            is_gone: false,
+            is_lost: false,
+        }
+    }
+
+    /// Waits for the holder's first message.
+    pub(super) async fn greeting(&mut self) -> Result<Hello, LinkError> {
+        let mut early = std::mem::take(&mut self.early);
+        loop {
+            self.shared.stream.readable().await.map_err(|_| LinkError::HolderLost)?;
+            let read = self.read(&mut early);
+            if let Some(hello) = self.hello.take() {
+                self.early = early;
+                return Ok(*hello);
+            }
+            if let Read::Closed = read {
+                self.shared.lose();
+                return Err(LinkError::HolderLost);
+            }
+        }
+    }
+
+    /// Waits for events and appends all that are there, from one read of at most 64 KiB; `false`
+    /// when there will be none any more. Dropping the future loses nothing.
+    pub async fn next_batch(&mut self, out: &mut Vec<LinkEvent>) -> bool {
+        if !self.early.is_empty() {
+            out.append(&mut self.early);
+            return true;
+        }
+        let before = out.len();
+        while out.len() == before && !self.is_lost {
+            let readable = self.shared.stream.readable().await;
+            if readable.is_err() || matches!(self.read(out), Read::Closed) {
+                self.is_lost = true;
+                self.shared.lose();
+                if !self.is_gone {
+                    out.push(LinkEvent::HolderLost);
+                }
+            }
+        }
+        out.len() > before
+    }
+
+    fn read(&mut self, out: &mut Vec<LinkEvent>) -> Read {
+        SCRATCH.with_borrow_mut(|scratch| match self.shared.stream.try_read(scratch) {
+            Ok(0) => Read::Closed,
+            Ok(count) => self.hear(&scratch[..count], out),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Read::Nothing
+            }
+            Err(_) => Read::Closed,
+        })
+    }
+
+    fn hear(&mut self, bytes: &[u8], out: &mut Vec<LinkEvent>) -> Read {
+        let Self { shared, decoder, lines, hello, is_gone, .. } = self;
+        let mut has_gap = false;
+        let heard = decoder.feed(bytes, |message| match message {
+            ToDaemon::Hello(greeting) => *hello = Some(greeting),
+            ToDaemon::Out { offset, bytes } => match lines.offset().checked_sub(offset) {
+                // Bytes that were had before are passed over.
+                Some(known) => {
+                    let known = usize::try_from(known).unwrap_or(usize::MAX).min(bytes.len());
+                    lines.feed(&bytes[known..], |line| out.push(line.into()));
+                }
+                None => has_gap = true,
+            },
+            ToDaemon::Accepted { number } => out.push(LinkEvent::Accepted(number)),
+            ToDaemon::Refused { number, reason } => out.push(LinkEvent::Refused(number, reason)),
+            ToDaemon::InputClosed => out.push(LinkEvent::InputClosed),
+            ToDaemon::AgentExited(exit) => out.push(LinkEvent::AgentExited(exit)),
+            ToDaemon::Eof { end } => {
+                has_gap |= end > lines.offset();
+                lines.finish(|line| out.push(line.into()));
+                out.push(LinkEvent::Eof { end });
+            }
+            ToDaemon::Gone => {
+                *is_gone = true;
+                out.push(LinkEvent::Gone);
+            }
+            ToDaemon::Claimed { name } => shared.answer(name, ClaimAnswer::Claimed),
+            ToDaemon::Held { name, info } => {
+                shared.answer(name, ClaimAnswer::Held(info.to_owned()));
+            }
+            ToDaemon::ClaimFailed { name, reason } => {
+                shared.answer(name, ClaimAnswer::Failed(reason.to_owned()));
+            }
+            ToDaemon::Released { name } => shared.answer(name, ClaimAnswer::Released),
+        });
+        if heard.is_err() || has_gap { Read::Closed } else { Read::Some }
+    }
+}
+
+impl From<Framed> for LinkEvent {
+    fn from(line: Framed) -> Self {
+        match line {
+            Framed::Line { text, end } => Self::Line { text, end },
+            Framed::TooLong { head, tail, bytes, end } => Self::TooLong { head, tail, bytes, end },
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! One connection of a daemon: what it has been told and what it is still to be told. Used by
+//! `run`.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use frontdesk_core::hold::{
+    Exit, HEADER_BYTES, HolderDecoder, PIECE_BYTES_MAX, ToDaemon, out_header,
+};
+
+use super::spool::Spool;
+
+/// Short messages that wait for one connection, in bytes; a daemon that lets more gather is cut off.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+/// Pieces of output sent before other work gets its turn.
+const PIECES_PER_TURN: u32 = 16;
+
+/// What there is to tell beside output and answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct News {
+    pub(super) input_closed: bool,
+    pub(super) exit: Option<Exit>,
+    /// Offset behind the last byte of output, once there will be no more.
+    pub(super) eof: Option<u64>,
+    pub(super) gone: bool,
+}
+
+/// Output that is in memory just now, with its offset.
+pub(super) type Fresh<'a> = Option<(u64, &'a [u8])>;
+
+#[derive(Debug)]
+pub(super) struct Conn {
+    stream: UnixStream,
+    pub(super) decoder: HolderDecoder,
+    /// Whether this is the daemon that gets the output.
+    pub(super) attached: bool,
+    /// Short messages, the first `queue_sent` bytes of them sent.
+    queue: Vec<u8>,
+    queue_sent: usize,
+    /// Offset of the next output byte to send.
+    cursor: u64,
+    /// What is still unsent of the header of a piece.
+    header: [u8; HEADER_BYTES + 8],
+    header_left: usize,
+    /// What is still unsent of the piece, from `cursor` on.
+    piece_left: usize,
+    told: News,
+    /// Whether there is more to send than the socket took.
+    pub(super) is_behind: bool,
+}
+
+impl Conn {
+    pub(super) fn new(stream: UnixStream, hello: &ToDaemon<'_>) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let mut conn = Self {
+            stream,
+            decoder: HolderDecoder::default(),
+            attached: false,
+            queue: Vec::new(),
+            queue_sent: 0,
+            cursor: 0,
+            header: [0; HEADER_BYTES + 8],
+            header_left: 0,
+            piece_left: 0,
+            told: News::default(),
+            is_behind: false,
+        };
+        hello.encode(&mut conn.queue);
+        Ok(conn)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    pub(super) fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(bytes)
+    }
+
+    /// Output goes to this connection, from `offset` on. Attaching again on one connection is
+    /// refused, since it could cut a piece in two.
+    pub(super) const fn attach(&mut self, offset: u64) -> bool {
+        let is_first = !self.attached;
+        self.attached = true;
+        if is_first {
+            self.cursor = offset;
+        }
+        is_first
+    }
+
+    pub(super) fn push(&mut self, message: &ToDaemon<'_>) {
+        message.encode(&mut self.queue);
+    }
+
+    /// Whether everything has been told up to the end of the agent.
+    pub(super) fn has_told_all(&self) -> bool {
+        self.told.gone && self.queue.is_empty()
+    }
+
+    /// Sends what the socket takes.
+    ///
+    /// # Errors
+    /// If the connection is of no more use.
+    pub(super) fn pump(
+        &mut self,
+        out: &Spool,
+        fresh: Fresh<'_>,
+        news: &News,
+        scratch: &mut [u8],
+    ) -> io::Result<()> {
+        self.is_behind = false;
+        let mut turns = PIECES_PER_TURN;
+        loop {
+            let sent = if self.header_left > 0 || self.piece_left > 0 {
+                self.send_piece(out, fresh, scratch)
+            } else if !self.queue.is_empty() {
+                self.send_queue()
+            } else if self.attached && self.cursor < out.end() {
+                if turns == 0 {
+                    self.is_behind = true;
+                    return Ok(());
+                }
+                turns -= 1;
+                self.begin_piece(out.end());
+                Ok(())
+            } else if self.tell(out.end(), news) {
+                Ok(())
+            } else {
+                return Ok(());
+            };
+            match sent {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_behind = true;
+                    return if self.queue.len() > QUEUE_BYTES_MAX { Err(error) } else { Ok(()) };
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn begin_piece(&mut self, end: u64) {
+        let left = usize::try_from(end - self.cursor).unwrap_or(usize::MAX);
+        self.piece_left = left.min(PIECE_BYTES_MAX);
+        self.header = out_header(self.cursor, self.piece_left);
+        self.header_left = self.header.len();
+    }
+
+    fn send_piece(&mut self, out: &Spool, fresh: Fresh<'_>, scratch: &mut [u8]) -> io::Result<()> {
+        let known = fresh.and_then(|(offset, bytes)| {
+            let from = usize::try_from(self.cursor.checked_sub(offset)?).ok()?;
+            bytes.get(from..from.checked_add(self.piece_left)?)
+        });
+        let piece = match known {
+            Some(piece) => piece,
+            None => {
+                let count = out.read(self.cursor, &mut scratch[..self.piece_left])?;
+                &scratch[..count]
+            }
+        };
+        let header = &self.header[self.header.len() - self.header_left..];
+        let sent = self.stream.write_vectored(&[IoSlice::new(header), IoSlice::new(piece)])?;
+        let of_header = sent.min(self.header_left);
+        self.header_left -= of_header;
+        self.piece_left -= sent - of_header;
+        self.cursor += (sent - of_header) as u64;
+        Ok(())
+    }
+
+    fn send_queue(&mut self) -> io::Result<()> {
+        self.queue_sent += self.stream.write(&self.queue[self.queue_sent..])?;
+        if self.queue_sent == self.queue.len() {
+            self.queue_sent = 0;
+            // A queue that was long once is not kept long.
+            if self.queue.capacity() > PIECE_BYTES_MAX {
+                self.queue = Vec::new();
+            } else {
+                self.queue.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues the next news that is due: the end of the output only behind the last of it, and the
+    /// end of everything last. Says whether there was any.
+    fn tell(&mut self, out_end: u64, news: &News) -> bool {
+        let told_output = !self.attached || self.told.eof.is_some();
+        if self.attached && news.input_closed && !self.told.input_closed {
+            self.told.input_closed = true;
+            self.push(&ToDaemon::InputClosed);
+        } else if self.attached
+            && self.told.exit.is_none()
+            && let Some(exit) = news.exit
+        {
+            self.told.exit = news.exit;
+            self.push(&ToDaemon::AgentExited(exit));
+        } else if !told_output
+            && self.cursor >= out_end
+            && let Some(end) = news.eof
+        {
+            self.told.eof = news.eof;
+            self.push(&ToDaemon::Eof { end });
+        } else if told_output && news.gone && !self.told.gone {
+            self.told.gone = true;
+            self.push(&ToDaemon::Gone);
+        } else {
+            return false;
+        }
+        true
+    }
+}

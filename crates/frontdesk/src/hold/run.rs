@@ -1,0 +1,598 @@
+//! The holder's loop: agent output to the spool and then to the daemon, daemon input to the spool
+//! and then to the agent, and all deadlines.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use frontdesk_core::hold::{
+    AgentState, Hello, PIECE_BYTES_MAX, ProcessId, ToDaemon, ToHolder, VERSION,
+};
+use frontdesk_core::limits::Limits;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use super::agent::Agent;
+use super::claim::{ClaimOutcome, Claims};
+use super::conn::{Conn, Fresh, News};
+use super::ending::Phase;
+use super::input::{Answer, Input, OutOfOrder, Pumped};
+use super::record::{RECORD_FILE, Record, SOCKET_FILE};
+use super::spool::{Spool, Tail};
+use super::{HoldError, HolderSpec, full_text, make_folders, on_path, on_system};
+use crate::agent::proc;
+
+/// Connections at once: the daemon, and others that come to stop.
+const CONNS_MAX: usize = 4;
+/// Pause before a spool that could not be written is tried again, in milliseconds.
+const DISK_RETRY_MS: u64 = 250;
+/// After an ordered stop, the wait for a daemon that does not take its last messages, in
+/// milliseconds.
+const FAREWELL_MS: u64 = 10_000;
+/// Output taken from a pipe that outlives its agent, in bytes.
+const LAST_OUTPUT_BYTES_MAX: usize = 4 << 20;
+
+/// A holder with its agent.
+#[derive(Debug)]
+pub(super) struct Holder {
+    spec: HolderSpec,
+    limits: Limits,
+    hello: Hello,
+    listener: UnixListener,
+    signals: SignalFd,
+    conns: [Option<Conn>; CONNS_MAX],
+    agent: Agent,
+    out: Spool,
+    /// Output that was read and could not be written to the spool yet.
+    unspooled: Vec<u8>,
+    retry_at: Instant,
+    input: Input,
+    stderr: Tail,
+    claims: Claims,
+    news: News,
+    phase: Phase,
+    /// Whether the holder is to leave with its agent, whoever has read what.
+    is_dismissed: bool,
+    /// Since when no daemon is attached.
+    alone_since: Option<Instant>,
+    /// The last sign of life: output, or the end of the first process.
+    life_at: Instant,
+    /// For what the agent writes.
+    from_agent: Vec<u8>,
+    /// For what daemons write.
+    from_daemon: Vec<u8>,
+    /// For what is read back from spools.
+    scratch: Vec<u8>,
+}
+
+/// What `poll` found.
+struct Ready {
+    signals: bool,
+    listener: bool,
+    stdin: PollFlags,
+    stdout: bool,
+    stderr: bool,
+    conns: [PollFlags; CONNS_MAX],
+}
+
+impl Holder {
+    /// Makes folders, socket and record, and starts the agent. On an error nothing is left but
+    /// the data folder.
+    pub(super) fn start(spec: HolderSpec, limits: Limits) -> Result<Self, HoldError> {
+        make_folders(&spec)?;
+        let result = Self::start_in_folders(spec.clone(), limits);
+        if result.is_err() {
+            let _ = Record::remove(&spec.run_dir);
+        }
+        result
+    }
+
+    fn start_in_folders(spec: HolderSpec, limits: Limits) -> Result<Self, HoldError> {
+        // Blocked before the agent starts, so that its end cannot be missed.
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD] {
+            set.add(signal);
+        }
+        set.thread_block().map_err(on_system("block signals"))?;
+        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .map_err(on_system("receive signals"))?;
+
+        let socket = spec.run_dir.join(SOCKET_FILE);
+        let listener = UnixListener::bind(&socket).map_err(on_path("make the socket", &socket))?;
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))
+            .map_err(on_path("protect the socket", &socket))?;
+        listener.set_nonblocking(true).map_err(on_system("set up the socket"))?;
+
+        let spool = |name| {
+            let path = spec.data_dir.join(name);
+            Spool::create(&path).map_err(on_path("make the spool", &path))
+        };
+        let (out, in_spool) = (spool("out.spool")?, spool("in.spool")?);
+        let stderr = spec.data_dir.join("stderr.log");
+        let stderr =
+            Tail::create(stderr.clone(), limits.stderr_bytes).map_err(on_path("make", &stderr))?;
+
+        let mut record = record(&spec)?;
+        let write = |record: &Record| {
+            record.write(&spec.run_dir).map_err(on_path("write", &spec.run_dir.join(RECORD_FILE)))
+        };
+        write(&record)?;
+        let agent = Agent::start(&spec)?;
+        record.agent = Some(agent.id);
+        write(&record)?;
+
+        let now = Instant::now();
+        Ok(Self {
+            hello: Hello {
+                version: VERSION,
+                instance: spec.instance.0.to_string(),
+                holder: record.holder,
+                agent: agent.id,
+                boot_id: record.boot_id,
+                out_start: 0,
+                out_end: 0,
+                last_input: 0,
+                state: AgentState::Running,
+            },
+            listener,
+            signals,
+            conns: [const { None }; CONNS_MAX],
+            agent,
+            out,
+            unspooled: Vec::new(),
+            retry_at: now,
+            input: Input::new(in_spool, limits.input_spool_bytes),
+            stderr,
+            claims: Claims::new(spec.claims_dir.clone()),
+            news: News::default(),
+            phase: Phase::Running,
+            is_dismissed: false,
+            alone_since: Some(now),
+            life_at: now,
+            from_agent: vec![0; PIECE_BYTES_MAX],
+            from_daemon: vec![0; PIECE_BYTES_MAX],
+            scratch: vec![0; PIECE_BYTES_MAX + 1],
+            spec,
+            limits,
+        })
+    }
+
+    /// Works until the agent has gone and everybody who should has been told.
+    pub(super) fn run(mut self) -> Result<(), HoldError> {
+        loop {
+            let now = Instant::now();
+            self.keep_time(now);
+            self.pump_conns(None);
+            if self.is_finished(now) {
+                break;
+            }
+            let ready = self.wait(now)?;
+            let now = Instant::now();
+            if ready.stdout {
+                self.read_stdout(now);
+            }
+            for (index, flags) in ready.conns.iter().enumerate() {
+                if flags.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+                    self.read_conn(index, now);
+                }
+            }
+            if ready.stdin.contains(PollFlags::POLLERR) {
+                self.close_input();
+            } else if ready.stdin.contains(PollFlags::POLLOUT) {
+                self.pump_input();
+            }
+            if ready.stderr {
+                self.read_stderr();
+            }
+            if ready.signals {
+                self.read_signals(now);
+            }
+            if ready.listener {
+                self.accept();
+            }
+        }
+        self.claims.release_all();
+        Record::remove(&self.spec.run_dir).map_err(on_path("remove", &self.spec.run_dir))
+    }
+
+    fn term(&self) -> Duration {
+        Duration::from_millis(self.limits.stop_term_ms)
+    }
+
+    fn keep_time(&mut self, now: Instant) {
+        if self.orphan_due().is_some_and(|due| now >= due) {
+            self.dismiss(now, self.term());
+        }
+        if self.silence_due().is_some_and(|due| now >= due) {
+            self.stop(now, self.term());
+        }
+        if !self.unspooled.is_empty() && now >= self.retry_at {
+            self.spool_again(now);
+        }
+        loop {
+            let due = self.phase.due().is_some_and(|due| now >= due);
+            if !due {
+                break;
+            }
+            self.agent.check_exit();
+            if self.phase.step(&self.agent, &self.spec.instance.0, now, self.term()) {
+                self.all_gone(now);
+            }
+        }
+        self.news.exit = self.agent.exit;
+        // A pipe that outlives all of the agent belongs to nobody: what is in it is taken, then it
+        // is closed.
+        if matches!(self.phase, Phase::Gone { .. }) && self.agent.stdout.is_some() {
+            self.take_last_output(now);
+        }
+    }
+
+    fn orphan_due(&self) -> Option<Instant> {
+        let since = self.alone_since.filter(|_| !self.is_dismissed)?;
+        since.checked_add(Duration::from_secs(self.limits.holder_orphan_s))
+    }
+
+    fn silence_due(&self) -> Option<Instant> {
+        let is_orphan = self.agent.exit.is_some() && matches!(self.phase, Phase::Running);
+        let silence = Duration::from_millis(self.limits.silent_orphan_ms);
+        self.life_at.checked_add(silence).filter(|_| is_orphan && self.reads_output())
+    }
+
+    /// Whether there is room for more output.
+    fn reads_output(&self) -> bool {
+        self.unspooled.is_empty() && self.out.len() < self.limits.output_spool_bytes
+    }
+
+    fn is_finished(&self, now: Instant) -> bool {
+        let Phase::Gone { since } = self.phase else { return false };
+        let all_told = self.conns.iter().flatten().all(Conn::has_told_all);
+        if self.is_dismissed {
+            return all_told || now >= since + Duration::from_millis(FAREWELL_MS);
+        }
+        all_told && self.news.eof.is_some_and(|end| self.out.start() >= end)
+    }
+
+    fn wait(&self, now: Instant) -> Result<Ready, HoldError> {
+        let mut fds = Vec::with_capacity(5 + CONNS_MAX);
+        let read = PollFlags::POLLIN;
+        let signals = add(&mut fds, Some(self.signals.as_fd()), read);
+        let listener = add(&mut fds, Some(self.listener.as_fd()), read);
+        // Without input to write, the pipe is still watched for its closing.
+        let write = if self.input.is_waiting() { PollFlags::POLLOUT } else { PollFlags::empty() };
+        let stdin = add(&mut fds, self.agent.stdin.as_ref().map(File::as_fd), write);
+        let stdout = self.agent.stdout.as_ref().filter(|_| self.reads_output());
+        let stdout = add(&mut fds, stdout.map(File::as_fd), read);
+        let stderr = add(&mut fds, self.agent.stderr.as_ref().map(File::as_fd), read);
+        let conns = self.conns.each_ref().map(|conn| {
+            let conn = conn.as_ref()?;
+            let flags = if conn.is_behind { read | PollFlags::POLLOUT } else { read };
+            add(&mut fds, Some(conn.fd()), flags)
+        });
+        match poll(&mut fds, self.timeout(now)) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(on_system("wait for something to do")(error)),
+        }
+        let found = |index: Option<usize>| {
+            let fd = index.and_then(|index| fds.get(index));
+            fd.and_then(PollFd::revents).unwrap_or(PollFlags::empty())
+        };
+        Ok(Ready {
+            signals: !found(signals).is_empty(),
+            listener: !found(listener).is_empty(),
+            stdin: found(stdin),
+            stdout: !found(stdout).is_empty(),
+            stderr: !found(stderr).is_empty(),
+            conns: conns.map(found),
+        })
+    }
+
+    fn timeout(&self, now: Instant) -> PollTimeout {
+        let farewell = match self.phase {
+            Phase::Gone { since } if self.is_dismissed => {
+                Some(since + Duration::from_millis(FAREWELL_MS))
+            }
+            _ => None,
+        };
+        let retry = (!self.unspooled.is_empty()).then_some(self.retry_at);
+        let dues = [self.phase.due(), self.orphan_due(), self.silence_due(), retry, farewell];
+        let Some(due) = dues.into_iter().flatten().min() else { return PollTimeout::NONE };
+        // Rounded up, so that the deadline has passed when `poll` returns.
+        let wait = due.saturating_duration_since(now).as_micros().div_ceil(1000);
+        PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
+    }
+
+    // The agent's side.
+
+    fn read_stdout(&mut self, now: Instant) {
+        let Some(stdout) = &mut self.agent.stdout else { return };
+        match stdout.read(&mut self.from_agent) {
+            Ok(0) => self.output_ended(now),
+            Ok(count) => {
+                self.life_at = now;
+                self.spool_output(count, now);
+            }
+            Err(error) if is_passing(&error) => {}
+            Err(_) => self.output_ended(now),
+        }
+    }
+
+    /// Writes to the spool first and tells the daemon then.
+    fn spool_output(&mut self, count: usize, now: Instant) {
+        let bytes = std::mem::take(&mut self.from_agent);
+        let offset = self.out.end();
+        match self.out.append(&bytes[..count]) {
+            Ok(()) => self.pump_conns(Some((offset, &bytes[..count]))),
+            // Most likely the disk is full. The agent's pipe fills up and it waits.
+            Err(_) => {
+                self.unspooled = bytes[..count].to_vec();
+                self.retry_at = now + Duration::from_millis(DISK_RETRY_MS);
+            }
+        }
+        self.from_agent = bytes;
+    }
+
+    fn spool_again(&mut self, now: Instant) {
+        let bytes = std::mem::take(&mut self.unspooled);
+        if self.out.append(&bytes).is_err() {
+            self.unspooled = bytes;
+            self.retry_at = now + Duration::from_millis(DISK_RETRY_MS);
+        }
+    }
+
+    fn output_ended(&mut self, now: Instant) {
+        self.agent.stdout = None;
+        self.news.eof = Some(self.out.end());
+        self.close_input();
+        self.phase.output_ended(now);
+        if self.agent.check_exit() {
+            self.phase.agent_exited(now);
+        }
+    }
+
+    fn take_last_output(&mut self, now: Instant) {
+        let mut taken = 0;
+        while self.reads_output() {
+            let Some(stdout) = &mut self.agent.stdout else { return };
+            match stdout.read(&mut self.from_agent) {
+                Ok(count) if count > 0 && taken < LAST_OUTPUT_BYTES_MAX => {
+                    taken += count;
+                    self.spool_output(count, now);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                _ => self.output_ended(now),
+            }
+        }
+    }
+
+    fn read_stderr(&mut self) {
+        let Some(stderr) = &mut self.agent.stderr else { return };
+        match stderr.read(&mut self.from_agent) {
+            Ok(count) if count > 0 => self.stderr.push(&self.from_agent[..count]),
+            Err(error) if is_passing(&error) => {}
+            _ => self.agent.stderr = None,
+        }
+    }
+
+    fn pump_input(&mut self) {
+        let Some(stdin) = &mut self.agent.stdin else { return };
+        if self.input.pump(stdin, &mut self.scratch) == Pumped::Closed {
+            self.close_input();
+        }
+    }
+
+    fn close_input(&mut self) {
+        self.agent.stdin = None;
+        self.input.drop_all();
+        self.news.input_closed = true;
+    }
+
+    fn read_signals(&mut self, now: Instant) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            match Signal::try_from(info.ssi_signo.cast_signed()) {
+                Ok(Signal::SIGTERM | Signal::SIGINT) => self.dismiss(now, self.term()),
+                Ok(Signal::SIGCHLD) if self.agent.check_exit() => {
+                    self.life_at = now;
+                    self.phase.agent_exited(now);
+                }
+                // A hang-up is for those who have a terminal.
+                _ => {}
+            }
+        }
+    }
+
+    /// The agent is to end, and the holder to leave with it.
+    fn dismiss(&mut self, now: Instant, term: Duration) {
+        self.is_dismissed = true;
+        self.stop(now, term);
+    }
+
+    fn stop(&mut self, now: Instant, term: Duration) {
+        self.close_input();
+        self.phase.stop(&self.agent, now, term);
+    }
+
+    fn all_gone(&mut self, now: Instant) {
+        if self.agent.stdout.is_some() {
+            self.take_last_output(now);
+        }
+        self.agent.reap();
+        self.news.gone = true;
+        // Nothing of the agent is left that could use a session.
+        self.claims.release_all();
+    }
+
+    // The daemons' side.
+
+    fn accept(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => self.welcome(stream),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Greets a new connection. With all places taken, one that is not attached must go, so that
+    /// idle ones cannot keep a daemon out.
+    fn welcome(&mut self, stream: UnixStream) {
+        let state = match self.phase {
+            Phase::Gone { .. } => AgentState::Gone,
+            _ if self.news.eof.is_some() => AgentState::Ended,
+            _ if self.agent.exit.is_some() => AgentState::Orphaned,
+            _ => AgentState::Running,
+        };
+        let hello = Hello {
+            out_start: self.out.start(),
+            out_end: self.out.end(),
+            last_input: self.input.last,
+            state,
+            ..self.hello.clone()
+        };
+        let Ok(conn) = Conn::new(stream, &ToDaemon::Hello(Box::new(hello))) else { return };
+        let free = self.conns.iter().position(Option::is_none);
+        let idle =
+            || self.conns.iter().position(|conn| conn.as_ref().is_some_and(|conn| !conn.attached));
+        if let Some(place) = free.or_else(idle) {
+            self.conns[place] = Some(conn);
+            self.pump_conns(None);
+        }
+    }
+
+    /// Sends what the sockets take, and drops the connections that are no more.
+    fn pump_conns(&mut self, fresh: Fresh<'_>) {
+        for place in 0..CONNS_MAX {
+            let Some(conn) = &mut self.conns[place] else { continue };
+            if conn.pump(&self.out, fresh, &self.news, &mut self.scratch).is_err() {
+                self.drop_conn(place);
+            }
+        }
+    }
+
+    fn drop_conn(&mut self, place: usize) {
+        if self.conns[place].take().is_some_and(|conn| conn.attached) {
+            self.input.abandon();
+            self.alone_since = Some(Instant::now());
+        }
+    }
+
+    fn read_conn(&mut self, place: usize, now: Instant) {
+        let Some(conn) = &mut self.conns[place] else { return };
+        let count = match conn.read(&mut self.from_daemon) {
+            Ok(0) => return self.drop_conn(place),
+            Ok(count) => count,
+            Err(error) if is_passing(&error) => return,
+            Err(_) => return self.drop_conn(place),
+        };
+        // Taken out, so that a message may change everything else.
+        let Some(mut conn) = self.conns[place].take() else { return };
+        let bytes = std::mem::take(&mut self.from_daemon);
+        let mut decoder = std::mem::take(&mut conn.decoder);
+        let mut heard = Ok(());
+        let decoded = decoder.feed(&bytes[..count], |message| {
+            if heard.is_ok() {
+                heard = self.hear(&mut conn, &message, now);
+            }
+        });
+        conn.decoder = decoder;
+        self.from_daemon = bytes;
+        self.conns[place] = Some(conn);
+        if decoded.is_err() || heard.is_err() {
+            return self.drop_conn(place);
+        }
+        self.pump_input();
+        self.pump_conns(None);
+    }
+
+    fn hear(
+        &mut self,
+        conn: &mut Conn,
+        message: &ToHolder<'_>,
+        now: Instant,
+    ) -> Result<(), OutOfOrder> {
+        match *message {
+            ToHolder::Attach { version: _, from_offset } => {
+                if conn.attach(from_offset.clamp(self.out.start(), self.out.end())) {
+                    // The newest daemon is the right one.
+                    for place in 0..CONNS_MAX {
+                        if self.conns[place].as_ref().is_some_and(|other| other.attached) {
+                            self.drop_conn(place);
+                        }
+                    }
+                    self.alone_since = None;
+                }
+            }
+            ToHolder::Input { .. } | ToHolder::InputPiece { .. } if !conn.attached => {
+                return Err(OutOfOrder);
+            }
+            ToHolder::Input { number, total_bytes, piece } => {
+                let closed = self.agent.stdin.is_none() || self.phase.is_ending();
+                let scratch = &mut self.scratch;
+                answer(conn, self.input.begin(number, total_bytes, piece, closed, scratch)?);
+            }
+            ToHolder::InputPiece { piece } => answer(conn, self.input.piece(piece)?),
+            ToHolder::Ack { offset } => self.out.trim(offset),
+            ToHolder::Stop { term_ms } => {
+                self.dismiss(now, Duration::from_millis(u64::from(term_ms)));
+            }
+            ToHolder::Claim { name, info } => match self.claims.claim(name, info) {
+                Ok(ClaimOutcome::Claimed) => conn.push(&ToDaemon::Claimed { name }),
+                Ok(ClaimOutcome::Held(info)) => conn.push(&ToDaemon::Held { name, info: &info }),
+                Err(error) => {
+                    conn.push(&ToDaemon::ClaimFailed { name, reason: &full_text(&error) });
+                }
+            },
+            ToHolder::Release { name } => {
+                self.claims.release(name);
+                conn.push(&ToDaemon::Released { name });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds a descriptor to a `poll` set and says at which place; nothing for none.
+fn add<'fd>(
+    fds: &mut Vec<PollFd<'fd>>,
+    fd: Option<BorrowedFd<'fd>>,
+    flags: PollFlags,
+) -> Option<usize> {
+    fds.push(PollFd::new(fd?, flags));
+    Some(fds.len() - 1)
+}
+
+fn answer(conn: &mut Conn, answer: Option<Answer>) {
+    match answer {
+        None => {}
+        Some(Answer::Accepted(number)) => conn.push(&ToDaemon::Accepted { number }),
+        Some(Answer::Refused(number, reason)) => {
+            conn.push(&ToDaemon::Refused { number, reason });
+        }
+    }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn record(spec: &HolderSpec) -> Result<Record, HoldError> {
+    let own = || -> io::Result<(ProcessId, String)> {
+        let holder = proc::identify(std::process::id().cast_signed());
+        Ok((holder.ok_or(io::ErrorKind::NotFound)?, proc::boot_id()?))
+    };
+    let (holder, boot_id) = own().map_err(on_system("read who this process is"))?;
+    Ok(Record {
+        version: VERSION,
+        holder,
+        boot_id,
+        agent: None,
+        agent_name: spec.agent.clone(),
+        program: spec.command.first().cloned().unwrap_or_default(),
+        mark: spec.instance.0.to_string(),
+        since: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+    })
+}

@@ -1,0 +1,100 @@
+use frontdesk::agent::link::ClaimOutcome;
+
+use super::*;
+
+/// Claims while the link is being read, as a lane does.
+async fn claim(desk: &mut Desk, name: &str, info: &str) -> ClaimOutcome {
+    let sender = desk.link.sender.clone();
+    let mut events = Vec::new();
+    tokio::select! {
+        outcome = sender.claim(name, info) => outcome.unwrap(),
+        () = async { while desk.link.receiver.next_batch(&mut events).await {} } => panic!("lost"),
+    }
+}
+
+async fn release(desk: &mut Desk, name: &str) {
+    let sender = desk.link.sender.clone();
+    let mut events = Vec::new();
+    tokio::select! {
+        outcome = sender.release(name) => outcome.unwrap(),
+        () = async { while desk.link.receiver.next_batch(&mut events).await {} } => panic!("lost"),
+    }
+}
+
+/// Two instances with one folder for claim files.
+async fn two() -> ((Place, Desk), (Place, Desk)) {
+    let first = Place::new(&["cat"]);
+    let mut second = Place::new(&["cat"]);
+    second.spec.claims_dir.clone_from(&first.spec.claims_dir);
+    let desks = (first.start().await, second.start().await);
+    ((first, desks.0), (second, desks.1))
+}
+
+#[tokio::test]
+async fn one_of_two_gets_a_claim_and_the_other_learns_who() {
+    let ((place, mut first), (_second, mut second)) = two().await;
+    let held = |info: &str| ClaimOutcome::Held(info.into());
+    assert_eq!(claim(&mut first, "a/b", "{\"pid\":1}").await, ClaimOutcome::Claimed);
+    assert_eq!(claim(&mut second, "a/b", "{\"pid\":2}").await, held("{\"pid\":1}"));
+    assert_eq!(claim(&mut second, "a/c", "{\"pid\":2}").await, ClaimOutcome::Claimed);
+    // Claimed again, it says the new text.
+    assert_eq!(claim(&mut first, "a/b", "later").await, ClaimOutcome::Claimed);
+    assert_eq!(claim(&mut second, "a/b", "").await, held("later"));
+    // A foreign claim is not released.
+    release(&mut second, "a/b").await;
+    assert_eq!(claim(&mut second, "a/b", "").await, held("later"));
+    release(&mut first, "a/b").await;
+    assert_eq!(claim(&mut second, "a/b", "mine").await, ClaimOutcome::Claimed);
+    release(&mut second, "a/b").await;
+    release(&mut second, "a/c").await;
+    let left = fs::read_dir(&place.spec.claims_dir).unwrap().count();
+    assert_eq!(left, 0, "released claims leave no file");
+    first.stop(0).await;
+    second.stop(0).await;
+}
+
+#[tokio::test]
+async fn a_killed_holder_frees_its_claims() {
+    let ((_first, mut first), (_second, mut second)) = two().await;
+    assert_eq!(claim(&mut first, "s", "first").await, ClaimOutcome::Claimed);
+    assert!(proc::signal_process(&first.holder(), Signal::SIGKILL));
+    let holder = first.holder();
+    eventually("the holder is dead", || !proc::alive(&holder)).await;
+    assert_eq!(claim(&mut second, "s", "second").await, ClaimOutcome::Claimed);
+    second.stop(0).await;
+}
+
+#[tokio::test]
+async fn a_claim_outlives_the_daemon_and_ends_with_the_agent() {
+    let ((first_place, mut first), (_second, mut second)) = two().await;
+    assert_eq!(claim(&mut first, "s", "first").await, ClaimOutcome::Claimed);
+    drop(first);
+    assert_eq!(claim(&mut second, "s", "").await, ClaimOutcome::Held("first".into()));
+    let mut first = first_place.reconnect(0).await;
+    assert_eq!(claim(&mut first, "s", "again").await, ClaimOutcome::Claimed);
+    first.stop(0).await;
+    assert_eq!(claim(&mut second, "s", "").await, ClaimOutcome::Claimed);
+    second.stop(0).await;
+}
+
+#[tokio::test]
+async fn claims_that_cannot_be_made_are_errors() {
+    let place = Place::new(&["cat"]);
+    let mut desk = place.start().await;
+    let sender = desk.link.sender.clone();
+    let long = sender.claim(&"n".repeat(20_000), "").await;
+    assert!(matches!(long, Err(LinkError::ClaimTooLong(20_000))));
+    // The longest that are allowed go over the wire.
+    assert_eq!(
+        claim(&mut desk, &"n".repeat(16 << 10), &"i".repeat(16 << 10)).await,
+        ClaimOutcome::Claimed
+    );
+    fs::remove_dir_all(&place.spec.claims_dir).unwrap();
+    let mut events = Vec::new();
+    let failed = tokio::select! {
+        outcome = sender.claim("s", "") => outcome,
+        () = async { while desk.link.receiver.next_batch(&mut events).await {} } => panic!("lost"),
+    };
+    assert!(matches!(failed, Err(LinkError::Claim(_))), "{failed:?}");
+    desk.stop(0).await;
+}
