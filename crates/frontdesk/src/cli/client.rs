@@ -140,14 +140,18 @@ pub(crate) struct Hello {
     pub(crate) client_key: String,
     /// The folder the command runs in.
     pub(crate) cwd: PathBuf,
-    /// Whether the command can read and write files for an agent. Only the demo can.
-    pub(crate) files: bool,
+    /// Whether the command can write files for an agent. Only the demo can.
+    pub(crate) writes_files: bool,
 }
 
 impl Hello {
     /// The introduction of an ordinary command.
     pub(crate) fn new(cwd: &Path) -> Self {
-        Self { client_key: uuid::Uuid::now_v7().to_string(), cwd: cwd.to_path_buf(), files: false }
+        Self {
+            client_key: uuid::Uuid::now_v7().to_string(),
+            cwd: cwd.to_path_buf(),
+            writes_files: false,
+        }
     }
 }
 
@@ -211,8 +215,8 @@ impl Client {
             // The command line speaks one spelling, whatever the configuration says.
             "statusWords": "active",
         }))?;
-        let capabilities = if hello.files {
-            json!({ "fs": { "readTextFile": true, "writeTextFile": true } })
+        let capabilities = if hello.writes_files {
+            json!({ "fs": { "readTextFile": false, "writeTextFile": true } })
         } else {
             json!({})
         };

@@ -124,6 +124,9 @@ impl FakeDesk {
             keyboard: Box::new(move || {
                 typed.map(|text| Box::new(Cursor::new(text.as_bytes())) as Box<_>)
             }),
+            program: Path::new("/nonexistent/frontdesk").to_path_buf(),
+            home_is_given: true,
+            movable_cursor: false,
             catch_interrupts: false,
         };
         let words = std::iter::once("frontdesk").chain(args.iter().copied());

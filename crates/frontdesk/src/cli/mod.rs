@@ -206,6 +206,12 @@ pub(crate) struct Shell {
     pub(crate) stdin: fn() -> Box<dyn Read>,
     /// Where a person types answers, if there is one.
     pub(crate) keyboard: Box<dyn Fn() -> Option<Box<dyn BufRead + Send>>>,
+    /// This program, which the demo starts once more as a daemon.
+    pub(crate) program: PathBuf,
+    /// Whether the person named a home with `FRONTDESK_HOME`.
+    pub(crate) home_is_given: bool,
+    /// Whether the terminal can draw over what it shows.
+    pub(crate) movable_cursor: bool,
     /// Whether Ctrl-C is taken as a request to cancel.
     pub(crate) catch_interrupts: bool,
 }
@@ -222,6 +228,10 @@ impl Shell {
             now: Timestamp::now,
             stdin: || Box::new(io::stdin()),
             keyboard: Box::new(keyboard),
+            program: std::env::current_exe()
+                .map_err(|error| anyhow::anyhow!("failed to name this program: {error}"))?,
+            home_is_given: std::env::var_os("FRONTDESK_HOME").is_some_and(|home| !home.is_empty()),
+            movable_cursor: demo::can_move_cursor(std::env::var("TERM").ok().as_deref()),
             catch_interrupts: true,
         })
     }

@@ -121,11 +121,13 @@ impl Turn {
     fn follow(&mut self, client: &mut Client, shell: &mut Shell) -> Result<Exit, Failure> {
         loop {
             match client.next(None)? {
-                Some(Event::Message(Message::Response(frame))) => {
-                    if frame.id() == Some(self.request.as_str()) {
-                        return self.end(frame, shell);
-                    }
+                Some(Event::Message(Message::Response(frame)))
+                    if frame.id() == Some(self.request.as_str()) =>
+                {
+                    return self.end(frame, shell);
                 }
+                // The answer to a request that nobody waits for any more.
+                Some(Event::Message(Message::Response(_))) => {}
                 Some(Event::Message(Message::Notification(frame))) => {
                     self.notified(&frame, client, shell)?;
                 }
