@@ -48,6 +48,12 @@ impl Lines {
         Self { buffer: BytesMut::new(), bytes_max, skipping: None }
     }
 
+    /// The same lines with another limit from here on.
+    #[must_use]
+    pub fn with_limit(self, bytes_max: u64) -> Self {
+        Self { bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX), ..self }
+    }
+
     /// Takes a piece and appends the lines that it completes.
     pub fn feed(&mut self, mut piece: &[u8], out: &mut Vec<Line>) {
         while let Some(at) = piece.iter().position(|byte| *byte == b'\n') {

@@ -1,1 +1,95 @@
-//! Reserved.
+//! `frontdesk acp`: ACP on stdio for editors, carried to the daemon, which it starts if none runs.
+//!
+//! Plain threads and plain copies: the shim knows no methods and keeps nothing. When the daemon
+//! goes away it ends, as an agent would.
+
+mod daemon;
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use crate::paths::Paths;
+pub use daemon::connect_or_start;
+
+/// What `frontdesk acp` was told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShimOptions {
+    /// The agent to bind the connection to.
+    pub agent: Option<String>,
+    /// The spelling of status words: `active` or `open`.
+    pub status_words: Option<String>,
+}
+
+/// Bytes moved at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Which side ended first.
+enum End {
+    /// The editor closed stdin.
+    Editor,
+    /// The daemon closed the connection.
+    Daemon,
+}
+
+/// Carries frames until the editor closes stdin or the daemon is gone.
+///
+/// # Errors
+/// If no daemon can be reached or started.
+pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
+    let paths = Paths::from_env(|name| std::env::var_os(name))?;
+    let mut up = connect_or_start(&paths)?;
+    let hello = json!({
+        "frontdesk": 1,
+        "face": "acp",
+        "client": uuid::Uuid::new_v4(),
+        "kind": "shim",
+        "agent": options.agent,
+        "statusWords": options.status_words,
+        "cwd": std::env::current_dir().ok(),
+    });
+    writeln!(up, "{hello}").context("failed to greet the daemon")?;
+    let down = up.try_clone().context("failed to split the connection")?;
+    let (ended, ends) = mpsc::channel();
+    let to_daemon = ended.clone();
+    thread::spawn(move || {
+        let _ = copy(&mut io::stdin().lock(), &mut up);
+        let _ = up.shutdown(Shutdown::Write);
+        let _ = to_daemon.send(End::Editor);
+    });
+    thread::spawn(move || {
+        let mut down = down;
+        let _ = copy(&mut down, &mut io::stdout().lock());
+        let _ = ended.send(End::Daemon);
+    });
+    // The editor's end is not the end: answers to what it asked still come.
+    let mut editor_left = false;
+    for end in ends {
+        match end {
+            End::Editor => editor_left = true,
+            End::Daemon if editor_left => return Ok(ExitCode::SUCCESS),
+            End::Daemon => break,
+        }
+    }
+    anyhow::bail!("failed to go on: the daemon closed the connection (see `frontdesk doctor`)")
+}
+
+/// Copies as bytes come; every piece is passed on at once.
+fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let read = match from.read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        to.write_all(&piece[..read])?;
+        to.flush()?;
+    }
+}

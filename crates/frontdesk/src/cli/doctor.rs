@@ -1,0 +1,360 @@
+//! `frontdesk doctor`: whether agents, home and daemon are fit for work, and what to do if not.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::Serialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::agents::List;
+use super::client::{CALL, CALL_AGENT, Client, ClientError};
+use super::out::{BAD, BOLD, DIM, GOOD, WANTED};
+use super::table::{fixed, flexible, lay_out};
+use super::wire::{self, Agent, Check, Info};
+use super::{Exit, Failure, Shell, text, time};
+
+/// Longest path a unix socket may have on Linux, in bytes. Instances' sockets lie deeper than the
+/// daemon's and need the difference.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// What an instance's socket adds to the run folder: `instances/ID/sock` and its slash.
+const INSTANCE_PATH_BYTES: usize = "/instances//sock".len() + 36;
+
+/// Arguments of `doctor`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Without a daemon it says which agents' programs are on PATH and checks the rest.\n\n\
+                  Example:\n  frontdesk doctor"
+)]
+pub(crate) struct Args {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    about: &'static str,
+    verdict: Verdict,
+    says: String,
+}
+
+/// How it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Good,
+    Warning,
+    Bad,
+    Unknown,
+}
+
+fn finding(about: &'static str, verdict: Verdict, says: impl Into<String>) -> Finding {
+    Finding { about, verdict, says: says.into() }
+}
+
+/// Checks everything.
+pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
+    let mut findings = vec![home(&shell.paths.data), socket_length(&shell.paths.run)];
+    let (info, checks) = match shell.connect() {
+        Ok(mut client) => {
+            let info: Info = client.call("_frontdesk/info", &json!({}), CALL)?.read()?;
+            let list: List = client.call("_frontdesk/agents", &json!({}), CALL)?.read()?;
+            let checks = check_all(&mut client, &list.read(), shell)?;
+            (Some(info), checks)
+        }
+        Err(Failure::Client(ClientError::NoDaemon(_))) => (None, found_on_path()),
+        Err(failure) => {
+            findings.push(finding("daemon", Verdict::Bad, failure.to_string()));
+            (None, found_on_path())
+        }
+    };
+    findings.push(daemon(info.as_ref(), shell));
+    if let Some(info) = &info {
+        findings.extend(unit(info.pid));
+    }
+    findings.extend(lingering());
+    if args.json {
+        let raw: Vec<&RawValue> = checks.iter().map(|(raw, _)| raw.as_ref()).collect();
+        let document = serde_json::to_string(&json!({ "agents": raw, "findings": findings }));
+        shell.out.line(&document.map_err(anyhow::Error::from)?)?;
+    } else {
+        show_checks(&checks, shell)?;
+        shell.out.line("")?;
+        for finding in &findings {
+            show_finding(finding, shell)?;
+        }
+    }
+    let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
+    let broken =
+        info.is_some() && checks.iter().any(|(_, check)| check.found.is_some() && !check.starts);
+    Ok(if bad || broken { Exit::Failed } else { Exit::Done })
+}
+
+/// Lets the daemon start each agent that was found, one after the other, so that the times told
+/// are not each other's.
+pub(crate) fn check_all(
+    client: &mut Client,
+    agents: &[Agent],
+    shell: &mut Shell,
+) -> Result<Vec<(Box<RawValue>, Check)>, Failure> {
+    let mut checks = Vec::new();
+    for (index, agent) in agents.iter().enumerate() {
+        let name = text::line(&agent.name);
+        let step = format!("checking {name} ({} of {})", index + 1, agents.len());
+        shell.out.progress(&step);
+        let answer = client.call("_frontdesk/check", &json!({ "agent": agent.name }), CALL_AGENT);
+        checks.push(match answer {
+            Ok(answer) => {
+                let check: Check = answer.read()?;
+                (
+                    RawValue::from_string(answer.raw().to_owned()).map_err(anyhow::Error::from)?,
+                    check,
+                )
+            }
+            // One agent that cannot be checked must not hide the others.
+            Err(error @ (ClientError::Rpc(_) | ClientError::Timeout { .. })) => {
+                local_check(&agent.name, agent.found.clone(), Some(error.to_string()))?
+            }
+            Err(error) => {
+                shell.out.progress("");
+                return Err(error.into());
+            }
+        });
+    }
+    shell.out.progress("");
+    Ok(checks)
+}
+
+fn local_check(
+    name: &str,
+    found: Option<String>,
+    error: Option<String>,
+) -> Result<(Box<RawValue>, Check), Failure> {
+    let document = json!({ "agent": name, "found": found, "starts": false, "error": error });
+    let raw = RawValue::from_string(document.to_string()).map_err(anyhow::Error::from)?;
+    Ok((raw, Check { agent: name.to_owned(), found, error, ..Check::default() }))
+}
+
+/// Without a daemon: the built-in agent, which is this program itself.
+fn found_on_path() -> Vec<(Box<RawValue>, Check)> {
+    let program = std::env::current_exe().ok().map(|path| path.display().to_string());
+    local_check("demo", program, Some("not started: no daemon runs".to_owned()))
+        .into_iter()
+        .collect()
+}
+
+/// Shows checks of agents as a table, errors below it.
+pub(crate) fn show_checks(
+    checks: &[(Box<RawValue>, Check)],
+    shell: &mut Shell,
+) -> Result<(), Failure> {
+    let columns = [
+        fixed("AGENT"),
+        fixed("FOUND"),
+        fixed("VERSION"),
+        fixed("STARTS"),
+        fixed("INITIALIZE"),
+        flexible("OFFERS"),
+    ];
+    let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0} ms"));
+    let cells: Vec<Vec<String>> = checks
+        .iter()
+        .map(|(_, check)| {
+            let version = check.version.as_deref().map(text::line);
+            let started = match check.start_ms {
+                Some(start) if check.starts => format!("yes, {start:.0} ms"),
+                _ if check.starts => "yes".to_owned(),
+                _ => "no".to_owned(),
+            };
+            vec![
+                text::line(&check.agent),
+                if check.found.is_some() { "yes" } else { "no" }.to_owned(),
+                version
+                    .or_else(|| wire::info_version(check.agent_info.as_ref()))
+                    .unwrap_or_else(|| "-".to_owned()),
+                started,
+                ms(check.initialize_ms),
+                wire::ability_names(check.abilities.as_ref()).join(" "),
+            ]
+        })
+        .collect();
+    for (index, line) in lay_out(&columns, &cells, shell.out.width_columns).iter().enumerate() {
+        let style = match index.checked_sub(1).and_then(|index| checks.get(index)) {
+            None => BOLD,
+            Some((_, check)) if check.starts => GOOD,
+            Some((_, check)) if check.found.is_some() => BAD,
+            Some(_) => DIM,
+        };
+        shell.out.styled(style, line)?;
+    }
+    for (_, check) in checks {
+        if let Some(error) = check.error.as_deref().filter(|_| check.found.is_some()) {
+            let words = format!("{}: {}", text::line(&check.agent), text::line(error));
+            shell.out.styled(WANTED, &words)?;
+        }
+    }
+    Ok(())
+}
+
+fn show_finding(finding: &Finding, shell: &mut Shell) -> Result<(), Failure> {
+    let (style, word) = match finding.verdict {
+        Verdict::Good => (GOOD, "good"),
+        Verdict::Warning => (WANTED, "warning"),
+        Verdict::Bad => (BAD, "bad"),
+        Verdict::Unknown => (DIM, "unknown"),
+    };
+    let says = text::line(&finding.says);
+    Ok(shell.out.styled(style, &format!("{:<8} {:<9} {says}", word, finding.about))?)
+}
+
+/// Whether the home's folder exists and can be written.
+fn home(data: &Path) -> Finding {
+    use nix::unistd::{AccessFlags, access};
+    let shown = data.display();
+    if !data.exists() {
+        return finding("home", Verdict::Good, format!("{shown} (made at the first start)"));
+    }
+    match access(data, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => finding("home", Verdict::Good, shown.to_string()),
+        Err(error) => {
+            finding("home", Verdict::Bad, format!("{shown} cannot be written: {}", error.desc()))
+        }
+    }
+}
+
+/// Whether sockets below the run folder have paths that a socket can have.
+fn socket_length(run: &Path) -> Finding {
+    let bytes = run.as_os_str().len() + INSTANCE_PATH_BYTES;
+    let says = format!("{} ({bytes} of {SOCKET_PATH_BYTES_MAX} bytes)", run.display());
+    if bytes > SOCKET_PATH_BYTES_MAX {
+        let says = format!("{says}: too long for sockets; set FRONTDESK_HOME to a shorter path");
+        return finding("sockets", Verdict::Bad, says);
+    }
+    finding("sockets", Verdict::Good, says)
+}
+
+fn daemon(info: Option<&Info>, shell: &Shell) -> Finding {
+    let Some(info) = info else {
+        let says = "none runs; start one with `frontdesk serve`";
+        return finding("daemon", Verdict::Warning, says);
+    };
+    let now = (shell.now)();
+    let says = format!(
+        "version {}, pid {}, started {}; {} known sessions, {} loaded, {} agent processes, {} clients",
+        info.version,
+        info.pid,
+        time::ago(info.since.as_deref(), now),
+        info.sessions,
+        info.active,
+        info.instances,
+        info.clients,
+    );
+    let own = env!("CARGO_PKG_VERSION");
+    if info.version != own {
+        let says = format!("{says}; this program is version {own}: restart the daemon");
+        return finding("daemon", Verdict::Warning, says);
+    }
+    finding("daemon", Verdict::Good, says)
+}
+
+/// Whether systemd would kill the holders together with the daemon.
+fn unit(pid: u32) -> Option<Finding> {
+    let cgroup = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let unit = unit_of_cgroup(&cgroup)?;
+    let user = cgroup.contains("/user@");
+    let mut command = Command::new("systemctl");
+    if user {
+        command.arg("--user");
+    }
+    let output = command
+        .args(["show", "--property=KillMode", "--value", "--", &unit])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let mode = match output {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        }
+        _ => String::new(),
+    };
+    Some(judge_kill_mode(&unit, &mode))
+}
+
+/// The service that a process belongs to, if it is one; scopes belong to terminals.
+fn unit_of_cgroup(cgroup: &str) -> Option<String> {
+    let last = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?.rsplit('/').next()?;
+    (last.ends_with(".service") && !last.starts_with("user@")).then(|| last.to_owned())
+}
+
+fn judge_kill_mode(unit: &str, mode: &str) -> Finding {
+    match mode {
+        "process" => finding("systemd", Verdict::Good, format!("{unit} has KillMode=process")),
+        "" => finding("systemd", Verdict::Unknown, format!("{unit}: KillMode cannot be read")),
+        other => finding(
+            "systemd",
+            Verdict::Warning,
+            format!(
+                "{unit} has KillMode={other}, so a restart kills running agents; set KillMode=process"
+            ),
+        ),
+    }
+}
+
+/// Whether the user's processes outlive the last log-out.
+fn lingering() -> Option<Finding> {
+    if !Path::new("/run/systemd/system").is_dir() {
+        return None;
+    }
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten()?;
+    if user.uid.is_root() {
+        return None;
+    }
+    let lingers = Path::new("/var/lib/systemd/linger").join(&user.name).exists();
+    Some(if lingers {
+        finding("lingering", Verdict::Good, "on: sessions outlive a log-out")
+    } else {
+        let says = "off: a log-out may end the daemon; `loginctl enable-linger` keeps it";
+        finding("lingering", Verdict::Warning, says)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_folder_that_is_too_deep_is_bad() {
+        let fits = "x".repeat(SOCKET_PATH_BYTES_MAX - INSTANCE_PATH_BYTES - 1);
+        assert_eq!(socket_length(Path::new(&format!("/{fits}"))).verdict, Verdict::Good);
+        assert_eq!(socket_length(Path::new(&format!("/{fits}y"))).verdict, Verdict::Bad);
+    }
+
+    #[test]
+    fn a_home_that_is_not_there_yet_is_good() {
+        assert_eq!(home(Path::new("/nonexistent/x")).verdict, Verdict::Good);
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(home(folder.path()).verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn services_are_told_from_scopes() {
+        let unit = |text| unit_of_cgroup(text);
+        assert_eq!(
+            unit("0::/user.slice/user-1.slice/user@1.service/app.slice/frontdesk.service\n"),
+            Some("frontdesk.service".to_owned())
+        );
+        assert_eq!(unit("0::/user.slice/user-1.slice/session-3.scope\n"), None);
+        assert_eq!(unit("0::/user.slice/user-1.slice/user@1.service\n"), None);
+        assert_eq!(unit("0::/\n"), None);
+        assert_eq!(unit("12:cpu:/x.service\n"), None);
+    }
+
+    #[test]
+    fn only_kill_mode_process_is_good() {
+        assert_eq!(judge_kill_mode("a.service", "process").verdict, Verdict::Good);
+        assert_eq!(judge_kill_mode("a.service", "control-group").verdict, Verdict::Warning);
+        assert_eq!(judge_kill_mode("a.service", "").verdict, Verdict::Unknown);
+    }
+}

@@ -1,0 +1,102 @@
+//! `frontdesk show`: all that is known about one session.
+
+use serde_json::Value;
+
+use super::client::CALL;
+use super::out::{BOLD, WANTED};
+use super::wire::Row;
+use super::{Exit, Failure, Shell, ls, rows, text, time};
+
+/// Arguments of `show`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  frontdesk show 01a22bb6-2da2")]
+pub(crate) struct Args {
+    /// The session: an id, or a unique beginning of one
+    #[arg(value_name = "ID")]
+    session: String,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Shows one session.
+pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
+    let mut client = shell.connect()?;
+    let id = rows::resolve(&mut client, &args.session)?;
+    let answer = client.call("_frontdesk/session", &rows::session_params(&id, false), CALL)?;
+    if args.json {
+        shell.out.line(answer.raw())?;
+        return Ok(Exit::Done);
+    }
+    let row: Row = answer.read()?;
+    let more: Value = answer.read()?;
+    let title = row.title.as_deref().map_or_else(|| "(no title)".to_owned(), text::line);
+    shell.out.styled(BOLD, &title)?;
+    shell.out.styled(ls::style(&row), &format!("  {:<11} {}", "status", row.status_words()))?;
+    for (name, value) in facts(&row, &more, shell) {
+        shell.out.line(&format!("  {name:<11} {}", text::line(&value)))?;
+    }
+    for question in questions(&more) {
+        shell.out.styled(WANTED, &format!("  {:<11} {question}", "question"))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// What is known, in the order people ask for it. What is unknown is left out.
+fn facts(row: &Row, more: &Value, shell: &Shell) -> Vec<(&'static str, String)> {
+    let now = (shell.now)();
+    let when = |instant: &Option<String>| {
+        instant.as_deref().map(|text| format!("{} ({text})", time::ago(Some(text), now)))
+    };
+    let agent = more["agentInfo"]["version"].as_str().map(|version| format!(" {version}"));
+    let gone = (row.resumable == Some(false)).then(|| "no".to_owned());
+    let folders = more["additionalDirectories"].as_array().filter(|list| !list.is_empty());
+    let list =
+        |values: &[Value]| values.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
+    let all = [
+        ("id", Some(row.id.clone())),
+        ("key", (row.key != row.id).then(|| row.key.clone())),
+        ("native id", row.native_id.clone().filter(|id| *id != row.id)),
+        ("agent", Some(format!("{}{}", row.agent, agent.unwrap_or_default()))),
+        ("owner", row.owner.as_ref().map(|owner| owner.describe(now))),
+        ("folder", Some(row.cwd.clone())),
+        ("more roots", folders.map(|values| list(values))),
+        ("created", when(&row.created_at)),
+        ("updated", when(&row.updated_at)),
+        ("active", when(&row.last_activity_at)),
+        ("turns", row.turn_count.map(|turns| turns.to_string())),
+        ("queued", row.queued_turns.filter(|&turns| turns > 0).map(|turns| turns.to_string())),
+        ("resumable", gone),
+        ("clients", clients(more)),
+        ("mode", current_mode(more)),
+        ("journal", row.path.clone()),
+    ];
+    all.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect()
+}
+
+fn clients(more: &Value) -> Option<String> {
+    let clients = more["clients"].as_array().filter(|clients| !clients.is_empty())?;
+    let names: Vec<String> = clients
+        .iter()
+        .map(|client| {
+            let name = client["name"].as_str().or(client["key"].as_str()).unwrap_or("unnamed");
+            let role = client["role"].as_str().map(|role| format!(" ({role})"));
+            format!("{name}{}", role.unwrap_or_default())
+        })
+        .collect();
+    Some(names.join(", "))
+}
+
+fn current_mode(more: &Value) -> Option<String> {
+    more["options"]["modes"]["currentModeId"].as_str().map(str::to_owned)
+}
+
+fn questions(more: &Value) -> Vec<String> {
+    let Some(open) = more["interactions"].as_array() else { return Vec::new() };
+    open.iter()
+        .map(|one| {
+            let title = one["title"].as_str().or(one["method"].as_str()).unwrap_or("(no title)");
+            text::line(title)
+        })
+        .collect()
+}

@@ -1,0 +1,72 @@
+//! `frontdesk status`: whether a session is loaded. The exit code is the answer.
+
+use super::client::CALL;
+use super::out::{DIM, GOOD};
+use super::wire::Status;
+use super::{Exit, Failure, Shell, rows, text, time};
+
+/// Arguments of `status`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 active, 3 inactive, 4 unknown session, 5 could not tell, 6 no daemon.\n\n\
+                  Example:\n  frontdesk status 01a22bb6-2da2 && echo loaded"
+)]
+pub(crate) struct Args {
+    /// The session: an id, or a unique beginning of one
+    #[arg(value_name = "ID")]
+    session: String,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Asks for the status of one session.
+pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
+    let mut client = shell.connect()?;
+    let id = rows::resolve(&mut client, &args.session)?;
+    let answer = client.call("session/status", &rows::session_params(&id, false), CALL)?;
+    let status: Status = answer.read()?;
+    if args.json {
+        shell.out.line(answer.raw())?;
+    } else {
+        show(&status, shell)?;
+    }
+    Ok(exit(&status))
+}
+
+/// The exit code for an answer.
+fn exit(status: &Status) -> Exit {
+    if status.is_active() {
+        Exit::Done
+    } else if status.evidence().source.as_deref() == Some("none") {
+        Exit::Unsure
+    } else {
+        Exit::Inactive
+    }
+}
+
+fn show(status: &Status, shell: &mut Shell) -> Result<(), Failure> {
+    let now = (shell.now)();
+    let evidence = status.evidence();
+    let style = if status.is_active() { GOOD } else { DIM };
+    shell.out.styled(style, &text::line(&status.status))?;
+    let mut fact = |name: &str, value: Option<String>| match value {
+        Some(value) => shell.out.line(&format!("  {name:<9} {}", text::line(&value))),
+        None => Ok(()),
+    };
+    fact("agent", evidence.agent.clone())?;
+    fact("owner", evidence.owner.as_ref().map(|owner| owner.describe(now)))?;
+    fact(
+        "source",
+        evidence.source.as_ref().map(|source| {
+            let age = evidence.age_ms.map(|age| format!(", {} old", time::span_ms(age)));
+            format!("{source}{}", age.unwrap_or_default())
+        }),
+    )?;
+    fact("lease", evidence.lease.clone())?;
+    let gone = (evidence.resumable == Some(false))
+        .then(|| "no: the agent cannot load it again; `log` shows its history".to_owned());
+    fact("resumable", gone)?;
+    fact("unreached", evidence.unreachable.as_ref().map(ToString::to_string))?;
+    Ok(())
+}

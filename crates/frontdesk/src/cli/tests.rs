@@ -1,0 +1,722 @@
+//! Every command against a scripted daemon: what it asks, what it prints, how it exits.
+
+use clap::CommandFactory as _;
+use serde_json::{Value, json};
+
+use super::fake::{FakeDesk, Peer};
+use super::{Cli, Exit};
+
+const KEY: &str = "01a22bb6-2da2-7132-b868-40a3a5d1f51f";
+const OTHER: &str = "01a22bb6-2da2-7132-c868-40a3a5d1f51f";
+
+fn row(id: &str, title: &str) -> Value {
+    json!({
+        "id": id, "key": id, "agent": "demo", "nativeId": format!("n-{id}"), "cwd": "/home/a/x",
+        "title": title, "status": "active", "state": "running", "source": "owner", "ageMs": 0,
+        "createdAt": "2026-11-30T11:00:00Z", "updatedAt": "2026-11-30T11:57:00Z", "turnCount": 2,
+        "queuedTurns": 0, "clients": 1, "path": "/j", "future": 18446744073709551615_u64,
+        "owner": { "instance": "i-1", "pid": 7, "since": "2026-11-30T11:00:00Z", "epoch": 3 },
+    })
+}
+
+/// A daemon that knows one session and answers one method.
+fn desk(
+    method: &'static str,
+    mut answer: impl FnMut(&Value, &mut Peer) + Send + 'static,
+) -> FakeDesk {
+    FakeDesk::start(move |message, peer| {
+        if message["method"] == method {
+            answer(message, peer);
+        } else if message["method"] == "_frontdesk/sessions" {
+            let prefix = message["params"]["prefix"].as_str().unwrap_or("");
+            let rows: Vec<Value> = [row(KEY, "One"), row(OTHER, "Two")]
+                .into_iter()
+                .filter(|row| row["id"].as_str().unwrap().starts_with(prefix))
+                .collect();
+            peer.reply(message, &json!({ "sessions": rows }));
+        } else if message["method"] == "_frontdesk/session" {
+            peer.reply(message, &row(KEY, "One"));
+        } else {
+            peer.reply(message, &json!({}));
+        }
+    })
+}
+
+#[test]
+fn the_command_tree_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_command_has_an_example_and_only_the_contracts_names_exist() {
+    let tree = Cli::command();
+    let names: Vec<&str> = tree.get_subcommands().map(clap::Command::get_name).collect();
+    let want = [
+        "serve",
+        "stop",
+        "acp",
+        "demo",
+        "demo-agent",
+        "new",
+        "ls",
+        "status",
+        "show",
+        "log",
+        "prompt",
+        "close",
+        "delete",
+        "agents",
+        "doctor",
+        "completions",
+    ];
+    assert_eq!(names, want);
+    for command in tree.get_subcommands().filter(|command| command.get_name() != "demo-agent") {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        assert!(help.contains("Example:\n  "), "{}", command.get_name());
+        let json = command.get_arguments().any(|arg| arg.get_id() == "json");
+        let plain = ["serve", "acp", "completions"].contains(&command.get_name());
+        assert_eq!(json, !plain, "{}", command.get_name());
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_usage() {
+    let desk = FakeDesk::absent();
+    for args in [
+        &["ls", "--status", "open"][..],
+        &["status"],
+        &["nonsense"],
+        &["ls", "--limit", "-1"],
+        &["new", "--cwd", "no-such-folder"],
+        &["prompt", KEY, "  "],
+    ] {
+        assert_eq!(desk.run(args).exit, Exit::Usage, "{args:?}");
+    }
+}
+
+#[test]
+fn without_a_daemon_every_command_says_so() {
+    let desk = FakeDesk::absent();
+    for args in [
+        &["ls"][..],
+        &["new"],
+        &["status", KEY],
+        &["show", KEY],
+        &["log", KEY],
+        &["prompt", KEY, "hi"],
+        &["close", KEY],
+        &["delete", KEY],
+        &["agents"],
+        &["stop"],
+    ] {
+        let ran = desk.run(args);
+        assert_eq!(ran.exit, Exit::NoDaemon, "{args:?}");
+        assert!(ran.err.contains("frontdesk serve"), "{}", ran.err);
+        assert_eq!(ran.out, "");
+        let ran = desk.run(&[args, &["--json"]].concat());
+        assert!(ran.json()["error"]["message"].is_string(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_socket_that_nobody_listens_on_is_no_daemon() {
+    let desk = FakeDesk::absent();
+    drop(std::os::unix::net::UnixListener::bind(desk.paths.socket()).unwrap());
+    assert_eq!(desk.run(&["ls"]).exit, Exit::NoDaemon);
+}
+
+#[test]
+fn the_client_introduces_itself() {
+    let desk = desk("-", |_, _| {});
+    desk.run(&["ls"]);
+    let seen = desk.seen();
+    assert_eq!(seen[0]["frontdesk"], 1);
+    assert_eq!(seen[0]["face"], "acp");
+    assert_eq!(seen[0]["kind"], "cli");
+    assert_eq!(seen[0]["statusWords"], "active");
+    assert!(seen[0]["client"].as_str().unwrap().len() == 36);
+    assert_eq!(seen[1]["method"], "initialize");
+    assert_eq!(seen[1]["params"]["clientInfo"]["name"], "frontdesk-cli");
+    assert_eq!(seen[1]["params"]["clientCapabilities"], json!({}));
+}
+
+#[test]
+fn ls_is_a_table() {
+    let desk = desk("-", |_, _| {});
+    let ran = desk.run(&["ls"]);
+    assert_eq!(ran.exit, Exit::Done);
+    insta::assert_snapshot!(ran.out, @r"
+    ID                    STATUS          AGE        AGENT  FOLDER  TITLE
+    01a22bb6-2da2-7132-b  active running  3 min ago  demo   ~/x     One
+    01a22bb6-2da2-7132-c  active running  3 min ago  demo   ~/x     Two
+    ");
+}
+
+#[test]
+fn ls_json_keeps_rows_as_sent() {
+    let desk = desk("-", |_, _| {});
+    let ran = desk.run(&["ls", "--json"]);
+    assert!(ran.out.contains(r#""future":18446744073709551615"#), "{}", ran.out);
+    assert_eq!(ran.json()["sessions"][0]["title"], "One");
+    assert_eq!(ran.json()["more"], false);
+}
+
+#[test]
+fn ls_takes_page_after_page_up_to_its_limit() {
+    let desk = desk("_frontdesk/sessions", |message, peer| {
+        let at: usize = message["params"]["cursor"].as_str().unwrap_or("0").parse().unwrap();
+        let rows: Vec<Value> = (at..at + 3).map(|n| row(&format!("s{n:04}"), "t")).collect();
+        let cursor = (at + 3).to_string();
+        peer.reply(
+            message,
+            &json!({ "sessions": rows, "nextCursor": cursor, "unreachable": ["x\u{1b}"] }),
+        );
+    });
+    let ran =
+        desk.run(&["ls", "--limit", "7", "--agent", "a", "--status", "inactive", "--refresh"]);
+    assert_eq!(ran.out.lines().count(), 8);
+    assert!(ran.err.contains("more with --limit") && ran.err.contains("lists: x\n"), "{}", ran.err);
+    let calls = desk.calls("_frontdesk/sessions");
+    assert_eq!(calls.len(), 3);
+    assert_eq!(calls[0]["params"]["refresh"], true);
+    assert!(calls[1]["params"].get("refresh").is_none());
+    assert_eq!(calls[2]["params"]["limit"], 1);
+    assert_eq!(calls[2]["params"]["agent"], "a");
+}
+
+#[test]
+fn a_cursor_that_leads_nowhere_ends() {
+    let desk = desk("_frontdesk/sessions", |message, peer| {
+        peer.reply(message, &json!({ "sessions": [row("s1", "t")], "nextCursor": "" }));
+    });
+    assert_eq!(desk.run(&["ls"]).out.lines().count(), 3);
+    assert_eq!(desk.calls("_frontdesk/sessions").len(), 2);
+}
+
+#[test]
+fn a_hostile_row_cannot_command_the_terminal() {
+    let desk = desk("_frontdesk/sessions", |message, peer| {
+        let mut hostile = row("s\u{1b}[2J1", "\u{1b}]0;x\u{7}a\r\nb");
+        hostile["agent"] = json!("d\u{9b}31m");
+        hostile["cwd"] = json!("/a\u{202e}\n/b");
+        hostile["status"] = json!("act\u{8}ive");
+        peer.reply(message, &json!({ "sessions": [hostile] }));
+    });
+    let ran = desk.run(&["ls"]);
+    assert_eq!(ran.out.lines().count(), 2);
+    assert!(!ran.out.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'));
+}
+
+#[test]
+fn status_exits_with_the_answer() {
+    for (result, exit) in [
+        (
+            json!({ "status": "active", "_meta": { "frontdesk": { "source": "owner" } } }),
+            Exit::Done,
+        ),
+        (json!({ "status": "active" }), Exit::Done),
+        (
+            json!({ "status": "inactive", "_meta": { "frontdesk": { "source": "index" } } }),
+            Exit::Inactive,
+        ),
+        (json!({ "status": "something-new" }), Exit::Inactive),
+        (
+            json!({ "status": "inactive", "_meta": { "frontdesk": { "source": "none", "unreachable": ["x"] } } }),
+            Exit::Unsure,
+        ),
+    ] {
+        let answer = result.clone();
+        let desk = desk("session/status", move |message, peer| peer.reply(message, &answer));
+        let ran = desk.run(&["status", KEY]);
+        assert_eq!(ran.exit, exit, "{result}");
+        assert_eq!(ran.out.lines().next(), result["status"].as_str());
+        assert_eq!(desk.run(&["status", KEY, "--json"]).json(), result);
+        // A whole key needs no look-up.
+        assert!(desk.calls("_frontdesk/sessions").is_empty());
+    }
+}
+
+#[test]
+fn an_unknown_session_is_exit_4() {
+    let desk = desk("session/status", |message, peer| {
+        peer.fail(message, -32002, "Resource not found");
+    });
+    let ran = desk.run(&["status", KEY, "--json"]);
+    assert_eq!(ran.exit, Exit::Unknown);
+    assert_eq!(ran.json()["error"]["code"], -32002);
+    assert_eq!(ran.json()["error"]["data"]["sessionId"], KEY);
+    assert_eq!(desk.run(&["status", "nobody"]).exit, Exit::Unknown);
+}
+
+#[test]
+fn any_other_error_is_exit_1() {
+    let desk = desk("session/status", |message, peer| peer.fail(message, -32603, "a\u{1b}[1mb"));
+    let ran = desk.run(&["status", KEY]);
+    assert_eq!(ran.exit, Exit::Failed);
+    assert_eq!(ran.err, "error: a[1mb\n");
+}
+
+#[test]
+fn a_beginning_is_resolved_and_an_ambiguous_one_is_usage() {
+    let desk = desk("session/status", |message, peer| {
+        peer.reply(message, &json!({ "status": "active" }));
+    });
+    assert_eq!(desk.run(&["status", "01a22bb6-2da2-7132-c"]).exit, Exit::Done);
+    assert_eq!(desk.calls("session/status")[0]["params"]["sessionId"], OTHER);
+    let ran = desk.run(&["status", "01a22bb6"]);
+    assert_eq!(ran.exit, Exit::Usage);
+    assert!(ran.err.contains(KEY) && ran.err.contains(OTHER), "{}", ran.err);
+    // Too short to be looked up: the daemon hears it as typed.
+    desk.run(&["status", "01a"]);
+    assert_eq!(desk.calls("session/status")[1]["params"]["sessionId"], "01a");
+}
+
+#[test]
+fn show_tells_what_is_known() {
+    let desk = desk("_frontdesk/session", |message, peer| {
+        let mut full = row(KEY, "One");
+        full["clients"] = json!([{ "key": "k", "name": "zed", "role": "controller" }]);
+        full["interactions"] = json!([{ "id": "q", "title": "Write \u{1b}a" }]);
+        full["agentInfo"] = json!({ "name": "demo", "version": "1.2" });
+        peer.reply(message, &full);
+    });
+    let ran = desk.run(&["show", KEY]);
+    insta::assert_snapshot!(ran.out, @r"
+    One
+      status      active running
+      id          01a22bb6-2da2-7132-b868-40a3a5d1f51f
+      native id   n-01a22bb6-2da2-7132-b868-40a3a5d1f51f
+      agent       demo 1.2
+      owner       instance i-1, pid 7, epoch 3, since 1 h ago
+      folder      /home/a/x
+      created     1 h ago (2026-11-30T11:00:00Z)
+      updated     3 min ago (2026-11-30T11:57:00Z)
+      turns       2
+      clients     zed (controller)
+      journal     /j
+      question    Write a
+    ");
+    assert_eq!(desk.run(&["show", KEY, "--json"]).json()["clients"][0]["name"], "zed");
+}
+
+#[test]
+fn new_prints_the_id() {
+    let desk =
+        desk("session/new", |message, peer| peer.reply(message, &json!({ "sessionId": KEY })));
+    let ran = desk.run(&["new", "--agent", "demo"]);
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, format!("{KEY}\n").as_str()));
+    let call = &desk.calls("session/new")[0]["params"];
+    assert_eq!(call["cwd"], desk.home.path().to_str().unwrap());
+    assert_eq!(call["_meta"]["frontdesk"]["agent"], "demo");
+    assert_eq!(call["mcpServers"], json!([]));
+    desk.run(&["new"]);
+    assert!(desk.calls("session/new")[1]["params"].get("_meta").is_none());
+}
+
+#[test]
+fn close_says_when_others_keep_the_session() {
+    let desk = desk("session/close", |message, peer| {
+        let forced = message["params"]["_meta"]["frontdesk"]["force"] == true;
+        let outcome = json!({ "_meta": { "frontdesk": { "closed": false, "remaining": 2 } } });
+        peer.reply(message, &if forced { json!({}) } else { outcome });
+    });
+    let ran = desk.run(&["close", KEY]);
+    assert_eq!(ran.exit, Exit::Failed);
+    assert!(ran.err.contains("2 other clients"), "{}", ran.err);
+    let ran = desk.run(&["close", KEY, "--force"]);
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, format!("closed {KEY}\n").as_str()));
+}
+
+#[test]
+fn delete_may_be_forced() {
+    let desk = desk("session/delete", |message, peer| peer.reply(message, &json!({})));
+    assert_eq!(desk.run(&["delete", KEY, "--force"]).exit, Exit::Done);
+    let call = &desk.calls("session/delete")[0];
+    assert_eq!(call["params"]["_meta"]["frontdesk"]["force"], true);
+}
+
+/// Three records, then nothing.
+fn journal(message: &Value, peer: &mut Peer) {
+    let after = message["params"]["after"].as_u64().unwrap();
+    let records: Vec<Value> = (after + 1..=3)
+        .take(2)
+        .map(|seq| {
+            json!({ "v": 1, "seq": seq, "at": "2026-11-30T11:00:00.000001Z", "kind": "note", "data": { "text": "a\u{1b}\nb" } })
+        })
+        .collect();
+    if records.is_empty() && message["params"].get("waitMs").is_some() {
+        return peer.close();
+    }
+    peer.reply(message, &json!({ "records": records, "last": 3 }));
+}
+
+#[test]
+fn log_prints_all_records_in_order() {
+    let desk = desk("_frontdesk/log", journal);
+    let ran = desk.run(&["log", KEY]);
+    assert_eq!(ran.exit, Exit::Done);
+    insta::assert_snapshot!(ran.out, @r"
+         1  2026-11-30 11:00:00Z  note               text=a b
+         2  2026-11-30 11:00:00Z  note               text=a b
+         3  2026-11-30 11:00:00Z  note               text=a b
+    ");
+    let ran = desk.run(&["log", KEY, "--json", "--after", "2"]);
+    assert_eq!(ran.json()["at"], "2026-11-30T11:00:00.000001Z");
+}
+
+#[test]
+fn log_follow_ends_with_the_daemon() {
+    let desk = desk("_frontdesk/log", journal);
+    let ran = desk.run(&["log", KEY, "--follow"]);
+    assert_eq!(ran.out.lines().count(), 3);
+    assert_eq!(ran.exit, Exit::Failed);
+    assert!(ran.err.contains("closed the connection"), "{}", ran.err);
+}
+
+#[test]
+fn records_without_a_position_do_not_come_for_ever() {
+    let desk = desk("_frontdesk/log", |message, peer| {
+        peer.reply(message, &json!({ "records": [{ "kind": "x" }], "last": 0 }));
+    });
+    assert_eq!(desk.run(&["log", KEY]).out.lines().count(), 1);
+}
+
+#[test]
+fn agents_are_a_table_and_may_be_checked() {
+    let desk = FakeDesk::start(|message, peer| {
+        if message["method"] == "_frontdesk/agents" {
+            let agents = json!([
+                { "name": "demo", "command": ["frontdesk", "demo-agent"], "default": true, "found": "/f", "instances": 1, "sessions": 4 },
+                { "name": "gone", "command": ["gone"], "default": false, "found": null, "instances": 0, "sessions": 0 },
+            ]);
+            peer.reply(message, &json!({ "agents": agents }));
+        } else if message["params"]["agent"] == "demo" {
+            peer.reply(message, &json!({
+                "agent": "demo", "found": "/f", "starts": true, "startMs": 3, "initializeMs": 4.4,
+                "agentInfo": { "version": "0.1" }, "abilities": { "load": true, "fork": false, "list": {} },
+            }));
+        } else {
+            peer.fail(message, -31001, "no such program");
+        }
+    });
+    insta::assert_snapshot!(desk.run(&["agents"]).out, @r"
+    AGENT   VERSION  SESSIONS  RUNNING  COMMAND               OFFERS
+    demo *  -        4         1        frontdesk demo-agent
+    gone    -        0         0        gone (not found)
+    ");
+    let ran = desk.run(&["agents", "--check"]);
+    assert_eq!(ran.exit, Exit::Done);
+    insta::assert_snapshot!(ran.out, @r"
+    AGENT  FOUND  VERSION  STARTS     INITIALIZE  OFFERS
+    demo   yes    0.1      yes, 3 ms  4 ms        load list
+    gone   no     -        no         -
+    ");
+    let ran = desk.run(&["agents", "--check", "--json"]);
+    assert_eq!(ran.json()["agents"][1]["error"], "no such program");
+}
+
+#[test]
+fn doctor_works_without_a_daemon() {
+    let desk = FakeDesk::absent();
+    let ran = desk.run(&["doctor"]);
+    assert_eq!(ran.exit, Exit::Done, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("none runs") && ran.out.contains("demo"), "{}", ran.out);
+    let document = desk.run(&["doctor", "--json"]).json();
+    assert!(document["findings"].as_array().unwrap().len() >= 3);
+}
+
+#[test]
+fn doctor_fails_for_an_agent_that_is_there_and_does_not_start() {
+    let desk = FakeDesk::start(|message, peer| match message["method"].as_str().unwrap() {
+        "_frontdesk/info" => {
+            let info = json!({ "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "sessions": 1 });
+            peer.reply(message, &info);
+        }
+        "_frontdesk/agents" => {
+            peer.reply(message, &json!({ "agents": [{ "name": "bad", "found": "/bad" }] }));
+        }
+        _ => peer.reply(
+            message,
+            &json!({ "agent": "bad", "found": "/bad", "starts": false, "error": "exit\u{7} 1" }),
+        ),
+    });
+    let ran = desk.run(&["doctor"]);
+    assert_eq!(ran.exit, Exit::Failed);
+    assert!(ran.out.contains("bad: exit 1") && ran.out.contains("1 known sessions"), "{}", ran.out);
+}
+
+#[test]
+fn stop_waits_until_socket_and_process_are_gone() {
+    let mut daemon =
+        std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let pid = daemon.id();
+    let mut stdin = daemon.stdin.take();
+    let desk = FakeDesk::start(move |message, peer| {
+        if message["method"] == "_frontdesk/info" {
+            peer.reply(message, &json!({ "pid": pid, "active": 1, "instances": 2 }));
+        } else {
+            peer.reply(message, &json!({}));
+            drop(stdin.take());
+        }
+    });
+    let socket = desk.paths.socket();
+    let remover = std::thread::spawn(move || {
+        daemon.wait().unwrap();
+        std::fs::remove_file(socket).unwrap();
+    });
+    let ran = desk.run(&["stop"]);
+    remover.join().unwrap();
+    assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+    assert_eq!(ran.out, format!("stopped pid {pid}: 1 loaded session, 2 agent processes ended\n"));
+}
+
+/// A daemon whose session answers a prompt with `turn`, which gets every message after it.
+fn prompted(mut turn: impl FnMut(&Value, &Value, &mut Peer) + Send + 'static) -> FakeDesk {
+    let mut prompt = Value::Null;
+    FakeDesk::start(move |message, peer| match message["method"].as_str() {
+        Some("_frontdesk/session") => peer.reply(message, &row(KEY, "One")),
+        Some("session/resume") => {
+            // Updates may come before the answer; they must not be lost or taken for it.
+            peer.update(&json!({ "sessionUpdate": "current_mode_update", "currentModeId": "ask" }));
+            peer.reply(message, &json!({}));
+        }
+        Some("session/prompt") => {
+            prompt = message.clone();
+            turn(message, message, peer);
+        }
+        _ => turn(message, &prompt, peer),
+    })
+}
+
+fn chunk(kind: &str, text: &str) -> Value {
+    json!({ "sessionUpdate": kind, "content": { "type": "text", "text": text } })
+}
+
+const OPTIONS: &str = r#"[{"optionId":"yes","name":"Allow once","kind":"allow_once"},{"optionId":"no","name":"Reject","kind":"reject_once"}]"#;
+
+fn ask_permission(peer: &mut Peer) {
+    peer.send_text(&format!(
+        r#"{{"jsonrpc":"2.0","id":"q1","method":"session/request_permission","params":{{"sessionId":"s","toolCall":{{"toolCallId":"t","title":"Write a"}},"options":{OPTIONS}}}}}"#
+    ));
+}
+
+#[test]
+fn prompt_streams_the_answer_to_stdout_and_the_rest_to_stderr() {
+    let desk = prompted(|_, prompt, peer| {
+        peer.update(&chunk("agent_thought_chunk", "hm\u{1b}[5m"));
+        peer.update(&json!({ "sessionUpdate": "tool_call", "toolCallId": "t", "title": "Read", "status": "pending" }));
+        peer.update(&json!({ "sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "completed" }));
+        peer.update(&json!({ "sessionUpdate": "plan", "entries": [{ "content": "a", "status": "in_progress" }] }));
+        peer.update(&chunk("user_message_chunk", "foreign"));
+        peer.update(&json!({ "sessionUpdate": "brand_new" }));
+        peer.update(&chunk("agent_message_chunk", "Hel"));
+        peer.update(&chunk("agent_message_chunk", "lo\n\u{1b}[2J\u{9b}there"));
+        peer.reply(prompt, &json!({ "stopReason": "end_turn" }));
+    });
+    let ran = desk.run(&["prompt", KEY, "hi"]);
+    assert_eq!(ran.exit, Exit::Done);
+    assert_eq!(ran.out, "Hello\n[2Jthere\n");
+    insta::assert_snapshot!(ran.err, @r"
+    another turn is running; this prompt waits for its end
+    mode: ask
+    hm[5m
+    tool: Read [pending]
+    tool: Read [completed]
+    plan: [>] a
+    another client asks: foreign
+    [brand_new]
+    ");
+    let resume = &desk.calls("session/resume")[0]["params"];
+    assert_eq!(resume["cwd"], "/home/a/x");
+    assert_eq!(desk.calls("session/prompt")[0]["params"]["prompt"][0]["text"], "hi");
+    desk.run(&["prompt", KEY, "-"]);
+    assert_eq!(desk.calls("session/prompt")[1]["params"]["prompt"][0]["text"], "from stdin");
+}
+
+#[test]
+fn an_answer_to_another_client_stays_out_of_this_one() {
+    let desk = prompted(|_, prompt, peer| {
+        let turn = |client: &str, state: &str| json!({ "sessionUpdate": "session_info_update", "_meta": { "frontdesk": { "turn": { "client": client, "state": state } } } });
+        peer.update(&turn("another", "running"));
+        peer.update(&chunk("agent_message_chunk", "theirs"));
+        peer.update(&turn("another", "ended"));
+        peer.update(&chunk("agent_message_chunk", "mine"));
+        peer.reply(prompt, &json!({ "stopReason": "end_turn" }));
+    });
+    let ran = desk.run(&["prompt", KEY, "hi"]);
+    assert_eq!(ran.out, "mine\n");
+    assert!(ran.err.contains("theirs"), "{}", ran.err);
+}
+
+#[test]
+fn prompt_json_is_a_line_each() {
+    let desk = prompted(|_, prompt, peer| {
+        peer.send_text(r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"x","n":1e2}}}"#);
+        peer.reply(prompt, &json!({ "stopReason": "end_turn", "usage": 3 }));
+    });
+    let ran = desk.run(&["prompt", KEY, "hi", "--json"]);
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(lines.len(), 3, "{}", ran.out);
+    assert!(lines[1].contains(r#""n":1e2"#));
+    assert_eq!(lines[2], r#"{"result":{"stopReason":"end_turn","usage":3}}"#);
+}
+
+#[test]
+fn a_question_is_answered_by_the_typed_number() {
+    let desk = prompted(|message, prompt, peer| {
+        if message == prompt {
+            ask_permission(peer);
+        } else {
+            let chosen = message["result"]["outcome"]["optionId"].as_str().unwrap();
+            assert_eq!(message["id"], "q1");
+            peer.update(&chunk("agent_message_chunk", chosen));
+            peer.reply(prompt, &json!({ "stopReason": "end_turn" }));
+        }
+    });
+    // The first line is no answer; the question is shown again.
+    let ran = desk.run_with(&["prompt", KEY, "hi"], Some("maybe\n2\n"));
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, "no\n"));
+    assert_eq!(ran.err.matches("choose 1-2").count(), 2, "{}", ran.err);
+}
+
+#[test]
+fn without_a_terminal_a_question_waits_for_others() {
+    let desk = prompted(|message, prompt, peer| {
+        if message == prompt {
+            ask_permission(peer);
+            peer.send(&json!({ "jsonrpc": "2.0", "method": "$/cancel_request", "params": { "requestId": "q1" } }));
+        } else {
+            // The withdrawn question gets its one answer, and that is no choice.
+            assert_eq!(message["error"]["code"], -32800);
+            peer.reply(prompt, &json!({ "stopReason": "end_turn" }));
+        }
+    });
+    let ran = desk.run(&["prompt", KEY, "hi"]);
+    assert_eq!(ran.exit, Exit::Done);
+    assert!(
+        ran.err.contains("no terminal") && ran.err.contains("answered elsewhere"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn a_keyboard_that_ends_is_no_answer() {
+    let desk = prompted(|message, prompt, peer| {
+        if message == prompt {
+            ask_permission(peer);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            peer.reply(prompt, &json!({ "stopReason": "cancelled" }));
+        } else {
+            panic!("answered: {message}");
+        }
+    });
+    let ran = desk.run_with(&["prompt", KEY, "hi"], Some(""));
+    assert_eq!(ran.exit, Exit::Failed);
+    assert!(ran.err.contains("the turn ended early: cancelled"), "{}", ran.err);
+}
+
+#[test]
+fn what_the_client_does_not_serve_is_refused_at_once() {
+    let desk = prompted(|message, prompt, peer| {
+        if message == prompt {
+            peer.send(
+                &json!({ "jsonrpc": "2.0", "id": 1, "method": "fs/read_text_file", "params": {} }),
+            );
+        } else {
+            assert_eq!((&message["id"], &message["error"]["code"]), (&json!(1), &json!(-32601)));
+            peer.reply(prompt, &json!({ "stopReason": "end_turn" }));
+        }
+    });
+    assert_eq!(desk.run(&["prompt", KEY, "hi"]).exit, Exit::Done);
+}
+
+#[test]
+fn a_failed_turn_is_exit_1_and_an_unknown_session_4() {
+    for (code, exit) in [(-32603, Exit::Failed), (-32002, Exit::Unknown)] {
+        let desk = prompted(move |_, prompt, peer| peer.fail(prompt, code, "it broke"));
+        let ran = desk.run(&["prompt", KEY, "hi", "--json"]);
+        assert_eq!(ran.exit, exit);
+        let last: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+        assert_eq!(last["error"]["code"], code);
+    }
+}
+
+#[test]
+fn a_daemon_that_dies_in_a_turn_ends_the_command() {
+    let desk = prompted(|_, _, peer| peer.close());
+    let ran = desk.run(&["prompt", KEY, "hi"]);
+    assert_eq!(ran.exit, Exit::Failed);
+    assert!(ran.err.contains("closed the connection"), "{}", ran.err);
+}
+
+#[test]
+fn garbage_from_the_daemon_is_an_error_and_no_hang() {
+    for garbage in ["{", "[]", "\u{0}", "{\"jsonrpc\":\"2.0\"}"] {
+        let desk = prompted(move |_, _, peer| peer.send_text(garbage));
+        let ran = desk.run(&["prompt", KEY, "hi"]);
+        assert_eq!(ran.exit, Exit::Failed, "{garbage}");
+        assert!(ran.err.contains("failed to read from the daemon"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_refused_connection_tells_why() {
+    // An answer without an id: the daemon could not tie the error to a request.
+    let desk = FakeDesk::start(|_, peer| {
+        let error = json!({ "code": -31012, "message": "too many connections" });
+        peer.send(&json!({ "jsonrpc": "2.0", "id": null, "error": error }));
+    });
+    let ran = desk.run(&["ls"]);
+    assert_eq!(ran.exit, Exit::Failed);
+    assert!(ran.err.contains("too many connections"), "{}", ran.err);
+}
+
+#[test]
+fn demo_plays_on_a_daemon_that_runs_and_leaves_it_running() {
+    let mut made = 0;
+    let mut prompts: Vec<Value> = Vec::new();
+    let desk = FakeDesk::start(move |message, peer| match message["method"].as_str() {
+        Some("session/new") => {
+            made += 1;
+            peer.reply(message, &json!({ "sessionId": format!("s{made}") }));
+        }
+        Some("session/prompt") => prompts.push(message.clone()),
+        Some("_frontdesk/session") => {
+            let id = message["params"]["sessionId"].as_str().unwrap();
+            peer.reply(message, &row(id, "Title"));
+            for prompt in prompts.drain(..) {
+                let session = prompt["params"]["sessionId"].clone();
+                let update = chunk("agent_message_chunk", "last words");
+                peer.send(&json!({ "jsonrpc": "2.0", "method": "session/update", "params": { "sessionId": session, "update": update } }));
+                peer.reply(&prompt, &json!({ "stopReason": "end_turn" }));
+            }
+        }
+        method => panic!("unexpected {method:?}"),
+    });
+    let ran = desk.run(&["demo"]);
+    assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+    assert!(ran.out.contains("last words") && ran.out.contains("frontdesk serve"), "{}", ran.out);
+    assert_eq!(desk.calls("session/new").len(), 3);
+    assert_eq!(desk.calls("_frontdesk/stop").len(), 0);
+}
+
+#[test]
+fn demo_fails_with_its_turns() {
+    let desk = FakeDesk::start(|message, peer| match message["method"].as_str() {
+        Some("session/new") => peer.reply(message, &json!({ "sessionId": "s" })),
+        Some("session/prompt") => peer.fail(message, -31002, "the agent ended\u{7}"),
+        _ => peer.reply(message, &row("s", "Title")),
+    });
+    let ran = desk.run(&["demo", "--json"]);
+    assert_eq!(ran.exit, Exit::Failed);
+    assert!(ran.err.contains("Run the tests: the agent ended\n"), "{}", ran.err);
+    assert_eq!(ran.json()["sessions"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn demo_without_a_daemon_program_says_what_failed() {
+    let ran = FakeDesk::absent().run(&["demo"]);
+    assert_eq!(ran.exit, Exit::Failed);
+    assert!(ran.err.contains("failed to start /nonexistent/frontdesk serve"), "{}", ran.err);
+}

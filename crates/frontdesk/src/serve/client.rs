@@ -1,0 +1,187 @@
+//! One connection on the unix socket: who calls, then frames in order.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use frontdesk_core::envelope::{Frame, Malformed, Message, peek_id};
+use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::status::Words;
+use serde_json::json;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::lines::{Line, Lines};
+use crate::conn::{Conn, Hello};
+use crate::dispatch;
+use crate::node::Node;
+
+/// Bytes read at once; one such buffer serves all connections of a thread.
+const READ_BYTES: usize = 64 << 10;
+/// Longest first line, in bytes.
+const HELLO_BYTES_MAX: u64 = 64 << 10;
+/// How often a connection whose client has finished sending looks for open requests.
+const EOF_AGAIN: Duration = Duration::from_millis(5);
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
+}
+
+/// Serves one connection until it is gone.
+pub(super) async fn serve(node: Arc<Node>, stream: UnixStream) {
+    if !is_own_user(&stream) {
+        tracing::warn!("refused a connection of another user");
+        return;
+    }
+    let (reader, writer) = stream.into_split();
+    let mut input = Input { reader, lines: Lines::new(HELLO_BYTES_MAX), ready: Vec::new() };
+    let limit = Duration::from_millis(node.limits.handshake_ms);
+    let hello = match tokio::time::timeout(limit, input.next()).await {
+        Ok(Some(Line::Text(line))) => read_hello(&line),
+        Ok(Some(Line::TooLong { .. })) => Err("the first line is too long".to_owned()),
+        Ok(None) => return,
+        Err(_) => Err(format!("no first line came within {} ms", limit.as_millis())),
+    };
+    let conn = match hello.and_then(|hello| greet(&node, hello)) {
+        Ok(conn) => conn,
+        Err(text) => return refuse(writer, &WireError::new(Code::InvalidRequest, text)).await,
+    };
+    if !node.add_conn(&conn) {
+        let text = format!("{} clients are connected already", node.limits.connections);
+        return refuse(writer, &WireError::new(Code::TooMany, text)).await;
+    }
+    let stall = Duration::from_millis(node.limits.client_stall_ms);
+    let writing = {
+        let conn = conn.clone();
+        tokio::spawn(async move { conn.outbox.write_to(writer, stall).await })
+    };
+    input.lines = input.lines.with_limit(node.limits.frame_bytes);
+    read(&node, &conn, &mut input).await;
+    finish(&node, &conn).await;
+    node.remove_conn(&conn).await;
+    let _ = writing.await;
+}
+
+fn is_own_user(stream: &UnixStream) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0)
+}
+
+fn read_hello(line: &[u8]) -> Result<Hello, String> {
+    let hello: Hello = serde_json::from_slice(line).map_err(|_| {
+        r#"the first line must name the face, as {"frontdesk":1,"face":"acp","client":"<uuid>"}"#.to_owned()
+    })?;
+    if hello.frontdesk != 1 {
+        return Err(format!("the first line has version {}; this daemon speaks 1", hello.frontdesk));
+    }
+    if hello.face != "acp" {
+        return Err(format!("there is no face {:?}; this version serves \"acp\"", hello.face));
+    }
+    Ok(hello)
+}
+
+fn greet(node: &Node, hello: Hello) -> Result<Arc<Conn>, String> {
+    let words = match &hello.status_words {
+        None => node.words(),
+        Some(text) => Words::from_text(text)
+            .ok_or_else(|| format!("statusWords must be \"active\" or \"open\", not {text:?}"))?,
+    };
+    if let Some(agent) = &hello.agent {
+        node.agent_or_error(agent).map_err(|error| error.message)?;
+    }
+    let key = hello.client.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let key = key.chars().take(128).collect::<String>();
+    Ok(Arc::new(Conn::new(node.next_conn(), key.into(), hello, words, node.limits.outbox_bytes)))
+}
+
+async fn refuse(mut writer: OwnedWriteHalf, error: &WireError) {
+    use tokio::io::AsyncWriteExt as _;
+    let mut line = Frame::failure("null", &error.to_json()).to_vec();
+    line.push(b'\n');
+    let _ = tokio::time::timeout(Duration::from_secs(1), writer.write_all(&line)).await;
+}
+
+/// Reads frames until the client stops sending, is cut off, or takes nothing any more.
+async fn read(node: &Arc<Node>, conn: &Arc<Conn>, input: &mut Input) {
+    let mut garbage = 0;
+    while let Some(line) = input.next().await {
+        let error = match line {
+            Line::Text(text) => match Message::parse(text) {
+                Ok(message) => {
+                    dispatch::message(node, conn, message).await;
+                    continue;
+                }
+                Err(Malformed::Blank) => continue,
+                Err(malformed) => unreadable(malformed),
+            },
+            Line::TooLong { head, tail, bytes } => {
+                too_long(conn, node.limits.frame_bytes, &head, &tail, bytes);
+                continue;
+            }
+        };
+        garbage += 1;
+        conn.send(Frame::failure("null", &error.to_json()));
+        if garbage >= node.limits.client_garbage_lines {
+            tracing::warn!(conn = %conn.id, lines = garbage, "cut a client off that sends no messages");
+            conn.outbox.finish();
+            return;
+        }
+    }
+}
+
+fn unreadable(malformed: Malformed) -> WireError {
+    let code = match malformed {
+        Malformed::NotJson => Code::ParseError,
+        Malformed::NotMessage | Malformed::Batch | Malformed::Blank => Code::InvalidRequest,
+    };
+    WireError::new(code, malformed.to_string())
+}
+
+fn too_long(conn: &Conn, limit: u64, head: &[u8], tail: &[u8], bytes: u64) {
+    let text = format!("the frame is {bytes} bytes long; the limit is {limit}");
+    let error = WireError::new(Code::FrameTooLarge, text).with_data(json!({ "bytes": bytes, "limitBytes": limit }));
+    let id = peek_id(head, tail).unwrap_or_else(|| "null".to_owned());
+    conn.send(Frame::failure(&id, &error.to_json()));
+}
+
+/// The client has finished sending: what it asked is still answered for a while.
+async fn finish(node: &Node, conn: &Conn) {
+    let until = tokio::time::Instant::now() + Duration::from_millis(node.limits.client_eof_ms);
+    while conn.open_requests() > 0 && tokio::time::Instant::now() < until {
+        tokio::time::sleep(EOF_AGAIN).await;
+    }
+    conn.outbox.finish();
+}
+
+/// The reading side of a connection.
+struct Input {
+    reader: OwnedReadHalf,
+    lines: Lines,
+    /// Lines that have been read and not taken, last first.
+    ready: Vec<Line>,
+}
+
+impl Input {
+    /// The next line; `None` at the end.
+    async fn next(&mut self) -> Option<Line> {
+        loop {
+            if let Some(line) = self.ready.pop() {
+                return Some(line);
+            }
+            self.reader.ready(Interest::READABLE).await.ok()?;
+            let read = SCRATCH.with_borrow_mut(|scratch| {
+                let read = self.reader.try_read(scratch)?;
+                self.lines.feed(&scratch[..read], &mut self.ready);
+                Ok::<_, std::io::Error>(read)
+            });
+            match read {
+                Ok(0) => return self.lines.finish().filter(|line| *line != Line::Text(Bytes::new())),
+                Ok(_) => self.ready.reverse(),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
