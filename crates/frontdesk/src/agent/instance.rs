@@ -226,7 +226,8 @@ impl Instance {
     /// Takes a place for one session; `false` if there is none.
     pub fn reserve(&self, sessions_max: usize) -> bool {
         let mut shared = lock(&self.shared);
-        let free = shared.routes.len() + shared.reserved < sessions_max && self.has_ended().is_none();
+        let free =
+            shared.routes.len() + shared.reserved < sessions_max && self.has_ended().is_none();
         shared.reserved += usize::from(free);
         free
     }
@@ -276,8 +277,12 @@ impl Instance {
         client: &str,
         native: &str,
     ) -> Result<u64, WireError> {
-        let origin =
-            Origin { client, id: frame.id().unwrap_or("null"), method: &frame.method, session: native };
+        let origin = Origin {
+            client,
+            id: frame.id().unwrap_or("null"),
+            method: &frame.method,
+            session: native,
+        };
         let session = quote(native);
         self.send_request(Pending::Lane(lane.clone(), tag), &origin, |id| {
             frame.spliced(Some(id), Some(&session))
@@ -289,7 +294,12 @@ impl Instance {
     ///
     /// # Errors
     /// The agent's end, or its silence for `silence_ms`. The agent's own error is an `Ok` frame.
-    pub async fn call(&self, method: &str, params: &str, silence_ms: u64) -> Result<Frame, WireError> {
+    pub async fn call(
+        &self,
+        method: &str,
+        params: &str,
+        silence_ms: u64,
+    ) -> Result<Frame, WireError> {
         let (tx, rx) = oneshot::channel();
         let origin = Origin { client: "", id: "null", method, session: "" };
         let id = self
@@ -360,7 +370,9 @@ impl Instance {
         }
         lock(&self.shared).pending.insert(number, pending);
         // An end between the check and this line has emptied the table already.
-        if self.has_ended().is_some() || self.link.send(number, frame(&number.to_string())).await.is_err() {
+        if self.has_ended().is_some()
+            || self.link.send(number, frame(&number.to_string())).await.is_err()
+        {
             lock(&self.shared).pending.remove(&number);
             return Err(self.ended_error());
         }
@@ -379,7 +391,10 @@ impl Instance {
             let silent = self.now_ms().saturating_sub(last);
             let left = silence_ms.saturating_sub(silent);
             if left == 0 {
-                let text = format!("agent {} did not answer {method} within {silence_ms} ms", self.agent.name);
+                let text = format!(
+                    "agent {} did not answer {method} within {silence_ms} ms",
+                    self.agent.name
+                );
                 return Err(WireError::new(Code::AgentTimeout, text)
                     .with_data(json!({ "instance": self.id, "state": "silent" })));
             }
@@ -400,8 +415,11 @@ impl Instance {
     pub fn ended_error(&self) -> WireError {
         let ended = self.has_ended();
         let why = ended.as_ref().map_or("its connection is closed", |ended| ended.why.as_str());
-        WireError::new(Code::InstanceEnded, format!("the instance of agent {} ended: {why}", self.agent.name))
-            .with_data(json!({ "instance": self.id, "agent": self.agent.name, "state": "ended" }))
+        WireError::new(
+            Code::InstanceEnded,
+            format!("the instance of agent {} ended: {why}", self.agent.name),
+        )
+        .with_data(json!({ "instance": self.id, "agent": self.agent.name, "state": "ended" }))
     }
 
     /// A session has handled everything up to `end`: what all sessions have handled is acknowledged.

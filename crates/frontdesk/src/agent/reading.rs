@@ -77,7 +77,8 @@ async fn line(instance: &Arc<Instance>, noise: &mut Noise, text: &Bytes, end: u6
         }
         Err(Malformed::NotJson | Malformed::NotMessage) => {
             // Progress bars end in a carriage return; a frame may follow on the same line.
-            let behind = text.iter().rposition(|byte| *byte == b'\r').map(|at| text.slice(at + 1..));
+            let behind =
+                text.iter().rposition(|byte| *byte == b'\r').map(|at| text.slice(at + 1..));
             match behind.map(Message::parse) {
                 Some(Ok(message)) => deliver(instance, message, end, 0).await,
                 _ => noisy(instance, noise, text),
@@ -150,7 +151,9 @@ fn birth(
             let _ = tx.send(Err(refused));
             return;
         }
-        (Some(native), None) if native.len() <= frontdesk_core::ids::SESSION_ID_BYTES_MAX && !native.is_empty() => {
+        (Some(native), None)
+            if native.len() <= frontdesk_core::ids::SESSION_ID_BYTES_MAX && !native.is_empty() =>
+        {
             native.into_owned()
         }
         _ => {
@@ -161,7 +164,8 @@ fn birth(
     };
     let taken = lock(&instance.shared).routes.contains_key(native.as_str());
     if taken {
-        let text = format!("agent {} gave one id to two sessions of one process", instance.agent.name);
+        let text =
+            format!("agent {} gave one id to two sessions of one process", instance.agent.name);
         let _ = tx.send(Err(WireError::new(Code::AgentStart, text)));
         return;
     }
@@ -196,7 +200,9 @@ async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, a
 
 /// A subagent is named on its parent before anything comes under its own id.
 fn learn_child(instance: &Instance, parent: &str, frame: &Frame) {
-    let Some(params) = frame.params().filter(|params| params.contains("subagent_update")) else { return };
+    let Some(params) = frame.params().filter(|params| params.contains("subagent_update")) else {
+        return;
+    };
     let value: Value = serde_json::from_str(params).unwrap_or_default();
     let update = &value["update"];
     if update["sessionUpdate"] == "subagent_update"
@@ -243,7 +249,8 @@ async fn to_nobody(instance: &Arc<Instance>, message: Message, at: Position) {
         Message::Request(frame) if &*frame.method == "elicitation/create" && lanes.len() == 1 => {}
         Message::Request(frame) => {
             let error = WireError::method_not_found(&frame.method);
-            let _ = instance.post(Frame::failure(frame.id().unwrap_or("null"), &error.to_json())).await;
+            let _ =
+                instance.post(Frame::failure(frame.id().unwrap_or("null"), &error.to_json())).await;
             return;
         }
         Message::Notification(frame) if &*frame.method == "session/update" => {
@@ -263,11 +270,14 @@ async fn too_long(instance: &Arc<Instance>, head: &[u8], tail: &[u8], bytes: u64
     let limit = instance.limits.frame_bytes;
     tracing::warn!(instance = %instance.id, bytes, limit, end, "skipped a frame of the agent that is too long");
     let is_call = String::from_utf8_lossy(&head[..head.len().min(4096)]).contains("\"method\"");
-    let Some(number) = peek_id(head, tail).filter(|_| !is_call).and_then(|id| id.parse::<u64>().ok()) else {
+    let Some(number) =
+        peek_id(head, tail).filter(|_| !is_call).and_then(|id| id.parse::<u64>().ok())
+    else {
         return;
     };
     let text = format!("the agent's answer was {bytes} bytes long; the limit is {limit}");
-    let error = WireError::new(Code::FrameTooLarge, text).with_data(json!({ "bytes": bytes, "limitBytes": limit }));
+    let error = WireError::new(Code::FrameTooLarge, text)
+        .with_data(json!({ "bytes": bytes, "limitBytes": limit }));
     let pending = lock(&instance.shared).pending.remove(&number);
     match pending {
         Some(Pending::Lane(lane, tag)) => {

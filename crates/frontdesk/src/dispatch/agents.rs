@@ -28,7 +28,11 @@ pub(super) async fn to_agent(
     }
 }
 
-async fn try_forward(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Frame, WireError> {
+async fn try_forward(
+    node: &Arc<Node>,
+    conn: &Arc<Conn>,
+    frame: &Frame,
+) -> Result<Frame, WireError> {
     let name = match (&conn.bound, &*frame.method) {
         (Some(bound), _) => bound.clone(),
         (None, "authenticate" | "logout") => node.config.default_agent.clone(),
@@ -37,13 +41,16 @@ async fn try_forward(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Resul
     let agent = node.agent_or_error(&name)?;
     let own = conn.lanes().into_iter().find_map(|lane| {
         let owner = node.directory.get(lane.key())?.live.as_ref()?.owner.as_ref()?.instance.clone();
-        node.running_instances().into_iter().find(|i| *i.id.0 == *owner && i.agent.name == agent.name)
+        node.running_instances()
+            .into_iter()
+            .find(|i| *i.id.0 == *owner && i.agent.name == agent.name)
     });
     let (instance, is_new) = match (conn.spare(), own) {
         (Some(spare), _) if spare.has_ended().is_none() => (spare, false),
         (_, Some(own)) => (own, false),
         (_, None) => {
-            let greeting = conn.greeting().map(|greeting| greeting.params.clone()).unwrap_or_default();
+            let greeting =
+                conn.greeting().map(|greeting| greeting.params.clone()).unwrap_or_default();
             let cwd = conn.cwd.clone().unwrap_or_default();
             (node.start_instance(&agent, &greeting, &cwd).await?, true)
         }

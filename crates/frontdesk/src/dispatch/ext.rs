@@ -119,7 +119,12 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     Ok(result)
 }
 
-async fn log(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame, params: &Value) -> Result<String, WireError> {
+async fn log(
+    node: &Arc<Node>,
+    conn: &Arc<Conn>,
+    frame: &Frame,
+    params: &Value,
+) -> Result<String, WireError> {
     let row = row_of(node, conn, frame)?;
     let after = params["after"].as_u64().unwrap_or(0);
     let limit = params["limit"].as_u64().unwrap_or(LOG_RECORDS_MAX).clamp(1, LOG_RECORDS_MAX);
@@ -132,7 +137,10 @@ async fn log(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame, params: &Value) 
             Ok(Ok(read)) => read,
             Ok(Err(error)) => {
                 tracing::error!(session = %row.key, %error, "failed to read a journal");
-                return Err(WireError::new(Code::Storage, "the session's journal could not be read"));
+                return Err(WireError::new(
+                    Code::Storage,
+                    "the session's journal could not be read",
+                ));
             }
             Err(_) => return Err(WireError::new(Code::Internal, "the journal's reader failed")),
         };
@@ -226,7 +234,8 @@ async fn check(node: &Arc<Node>, conn: &Arc<Conn>, params: &Value) -> Result<Val
     match node.start_instance(&agent, &greeting, &cwd).await {
         Ok(instance) => {
             report["starts"] = json!(true);
-            report["initializeMs"] = json!(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+            report["initializeMs"] =
+                json!(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
             report["abilities"] = abilities_json(&instance.abilities());
             if let Some((result, _)) = instance.initialized() {
                 report["agentInfo"] = result["agentInfo"].clone();

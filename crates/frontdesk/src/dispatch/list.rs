@@ -39,7 +39,11 @@ pub(super) async fn list(
     Some(list_page(&node, &conn, &params(&frame)).await)
 }
 
-async fn list_page(node: &Arc<Node>, conn: &Arc<Conn>, params: &Value) -> Result<String, WireError> {
+async fn list_page(
+    node: &Arc<Node>,
+    conn: &Arc<Conn>,
+    params: &Value,
+) -> Result<String, WireError> {
     let mut filter = Filter { agent: conn.bound.clone(), ..Filter::default() };
     if !params.get("cwd").is_none_or(Value::is_null) {
         filter = filter.in_folder(cwd_of(params)?);
@@ -109,7 +113,11 @@ impl Filter {
             }
         };
         let filter = Self { agent: text("agent"), cwd: None, active, prefix: text("prefix") };
-        Ok(if params.get("cwd").is_some_and(Value::is_string) { filter.in_folder(cwd_of(params)?) } else { filter })
+        Ok(if params.get("cwd").is_some_and(Value::is_string) {
+            filter.in_folder(cwd_of(params)?)
+        } else {
+            filter
+        })
     }
 
     fn in_folder(self, cwd: String) -> Self {
@@ -125,7 +133,8 @@ impl Filter {
         let active = self.active.is_none_or(|active| row.is_loaded() == active);
         let prefix = self.prefix.as_ref().is_none_or(|prefix| {
             let native = row.view.native.as_deref().unwrap_or_default();
-            row.key.to_string().starts_with(&prefix.to_ascii_lowercase()) || native.starts_with(prefix.as_str())
+            row.key.to_string().starts_with(&prefix.to_ascii_lowercase())
+                || native.starts_with(prefix.as_str())
         });
         agent && cwd && active && prefix
     }
@@ -154,7 +163,12 @@ pub(super) fn cursor_of(params: &Value) -> Result<Option<Cursor>, WireError> {
             .and_then(|text| text.split_once('_'))
             .and_then(|(at, key)| Some((at.parse().ok()?, key.parse().ok()?)))
             .map(Some)
-            .ok_or_else(|| WireError::new(Code::InvalidParams, "params.cursor is not one that session/list gave")),
+            .ok_or_else(|| {
+                WireError::new(
+                    Code::InvalidParams,
+                    "params.cursor is not one that session/list gave",
+                )
+            }),
     }
 }
 

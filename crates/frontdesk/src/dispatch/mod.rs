@@ -56,7 +56,9 @@ async fn request(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
         Method::Load | Method::Resume => open::load_or_resume(node, conn, frame).await,
         Method::Close => remove::close(node, conn, &frame).await,
         Method::Delete => in_task(node, conn, frame, remove::delete),
-        Method::Prompt => to_lane(node, conn, frame, |conn, frame| Input::Prompt { conn, frame }).await,
+        Method::Prompt => {
+            to_lane(node, conn, frame, |conn, frame| Input::Prompt { conn, frame }).await
+        }
         Method::Frontdesk => in_task(node, conn, frame, ext::frontdesk),
         Method::Forward if frame.has_session_id() || needs_session(&frame.method) => {
             to_lane(node, conn, frame, |conn, frame| Input::Forward { conn, frame }).await;
@@ -138,7 +140,8 @@ fn not_active(node: &Node, key: Option<Key>, asked: &str) -> WireError {
             row.view.agent, row.view.turn_count
         )
     } else {
-        "Resource not found: the session is not active on this connection; load or resume it first".into()
+        "Resource not found: the session is not active on this connection; load or resume it first"
+            .into()
     };
     error
 }
@@ -170,7 +173,9 @@ async fn notification(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
 
 /// A client answers a request of an agent. Answers to nothing that is open are ignored.
 async fn response(conn: &Arc<Conn>, frame: Frame) {
-    let Some(hop) = frame.id().and_then(|id| serde_json::from_str::<String>(id).ok()) else { return };
+    let Some(hop) = frame.id().and_then(|id| serde_json::from_str::<String>(id).ok()) else {
+        return;
+    };
     if let Some(lane) = conn.answered(&hop) {
         let input = Input::Answer { conn: conn.id, hop: hop.into(), frame };
         lane.send(LaneMsg::Client(conn.clone(), input)).await;
@@ -179,7 +184,8 @@ async fn response(conn: &Arc<Conn>, frame: Frame) {
 
 /// The params of a request as a value; an object, whatever was sent.
 fn params(frame: &Frame) -> Value {
-    let value: Value = frame.params().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let value: Value =
+        frame.params().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     if value.is_object() { value } else { json!({}) }
 }
 
@@ -188,6 +194,9 @@ fn cwd_of(params: &Value) -> Result<String, WireError> {
     match params.get("cwd").and_then(Value::as_str) {
         Some(cwd) if std::path::Path::new(cwd).is_absolute() => Ok(cwd.to_owned()),
         Some(_) => Err(WireError::new(Code::InvalidParams, "params.cwd must be an absolute path")),
-        None => Err(WireError::new(Code::InvalidParams, "params.cwd must be a string with an absolute path")),
+        None => Err(WireError::new(
+            Code::InvalidParams,
+            "params.cwd must be a string with an absolute path",
+        )),
     }
 }

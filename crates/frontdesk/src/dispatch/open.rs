@@ -70,7 +70,8 @@ async fn try_fork(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<(
     if node.greeted(&agent).is_some_and(|greeted| !greeted.abilities.fork) {
         return Err(WireError::method_not_found("session/fork"));
     }
-    let owner = row.live.as_ref().and_then(|live| live.owner.as_ref()).map(|owner| owner.instance.clone());
+    let owner =
+        row.live.as_ref().and_then(|live| live.owner.as_ref()).map(|owner| owner.instance.clone());
     let running = node.running_instances();
     let found = running.into_iter().find(|i| owner.as_deref() == Some(&*i.id.0));
     let (instance, reserved) = match found {
@@ -143,7 +144,11 @@ fn make(
     let params = params(frame);
     let journal = node.log.create(key, jiff::Timestamp::now()).map_err(storage)?;
     node.log.params().write(key, raw).map_err(storage)?;
-    let view = View { agent: instance.agent.name.clone(), native: Some(birth.native.to_string()), ..View::default() };
+    let view = View {
+        agent: instance.agent.name.clone(),
+        native: Some(birth.native.to_string()),
+        ..View::default()
+    };
     node.directory.insert(Row::cold(key, view, journal.path().to_path_buf(), 0));
     let born = Born {
         client: conn.client(),
@@ -179,7 +184,8 @@ fn strings(value: &Value) -> Vec<String> {
 /// next. Only an id that our own table does not know takes a task of its own.
 pub(super) async fn load_or_resume(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
     let id = frame.id().unwrap_or("null").to_owned();
-    let known = session_id(&frame).and_then(|asked| Ok((resolve(node, conn, &asked)?, asked.into_owned())));
+    let known =
+        session_id(&frame).and_then(|asked| Ok((resolve(node, conn, &asked)?, asked.into_owned())));
     match known {
         Err(error) => conn.answer(&id, Err(&error)),
         Ok((Some(key), asked)) => {
@@ -252,8 +258,10 @@ fn check_folder(row: &Row, cwd: &str, asked: &str) -> Result<(), WireError> {
     if same {
         return Ok(());
     }
-    let text = format!("this session belongs to the folder {}; params.cwd names another one", quote(own));
-    Err(WireError::new(Code::InvalidParams, text).with_data(json!({ "sessionId": asked, "cwd": own })))
+    let text =
+        format!("this session belongs to the folder {}; params.cwd names another one", quote(own));
+    Err(WireError::new(Code::InvalidParams, text)
+        .with_data(json!({ "sessionId": asked, "cwd": own })))
 }
 
 /// The row of a session; where our own table does not know the id, agents are asked: running

@@ -55,8 +55,10 @@ async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result
     };
     let others = row.clients.saturating_sub(usize::from(conn.lane(row.key).is_some()));
     if others > 0 && !is_forced(&params(frame)) {
-        let text = format!("{others} other clients are attached; say force to delete it all the same");
-        return Err(WireError::new(Code::InUse, text).with_data(json!({ "sessionId": asked, "clients": others })));
+        let text =
+            format!("{others} other clients are attached; say force to delete it all the same");
+        return Err(WireError::new(Code::InUse, text)
+            .with_data(json!({ "sessionId": asked, "clients": others })));
     }
     let agent = node.agent_or_error(&row.view.agent)?;
     if node.greeted(&agent).is_some_and(|greeted| !greeted.abilities.delete) {
@@ -89,7 +91,8 @@ async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result
 async fn unload(node: &Arc<Node>, row: &Row) -> Result<(), WireError> {
     let Some(lane) = node.lane(row.key) else { return Ok(()) };
     lane.send(LaneMsg::Input(Input::Unload { why: CloseWhy::Delete })).await;
-    let limit = Duration::from_millis(2 * node.limits.agent_close_ms + 4 * node.limits.stop_term_ms);
+    let limit =
+        Duration::from_millis(2 * node.limits.agent_close_ms + 4 * node.limits.stop_term_ms);
     let until = tokio::time::Instant::now() + limit;
     loop {
         // The answer comes through the lane, so that it is behind the unload.
@@ -124,7 +127,8 @@ async fn delete_at_agent(
             if value["code"].as_i64() == Some(Code::NotFound.number()) {
                 return Ok(());
             }
-            Err(WireError::new(Code::Internal, "the agent did not delete the session").with_data(value))
+            Err(WireError::new(Code::Internal, "the agent did not delete the session")
+                .with_data(value))
         }
     }
 }
@@ -137,7 +141,10 @@ async fn entomb(node: &Arc<Node>, row: &Row) -> Result<(), WireError> {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
             tracing::error!(session = %row.key, error, "failed to delete a session");
-            return Err(WireError::new(Code::Storage, "the session's journal could not be deleted"));
+            return Err(WireError::new(
+                Code::Storage,
+                "the session's journal could not be deleted",
+            ));
         }
         Err(_) => return Err(WireError::new(Code::Internal, "the session's lane has ended")),
     }

@@ -45,7 +45,8 @@ fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Option<Facts> {
         Meaning::Several(keys) => {
             // Several sessions have this id and none is loaded, or more than one is.
             let rows: Vec<_> = keys.iter().filter_map(|key| node.directory.get(*key)).collect();
-            let mut facts = rows.iter().map(|row| row.facts()).max_by_key(|f| f.loaded.is_some())?;
+            let mut facts =
+                rows.iter().map(|row| row.facts()).max_by_key(|f| f.loaded.is_some())?;
             facts.keys = keys.iter().map(ToString::to_string).collect();
             Some(facts)
         }

@@ -70,7 +70,17 @@ impl Row {
     #[must_use]
     pub fn cold(key: Key, view: View, path: PathBuf, bytes: u64) -> Self {
         let real_cwd = std::fs::canonicalize(&view.cwd).ok();
-        Self { key, view, path, real_cwd, live: None, clients: 0, queued: 0, seen: Instant::now(), bytes }
+        Self {
+            key,
+            view,
+            path,
+            real_cwd,
+            live: None,
+            clients: 0,
+            queued: 0,
+            seen: Instant::now(),
+            bytes,
+        }
     }
 
     /// The id ACP clients are told: the key of sessions made here, the native id of found ones.
@@ -201,7 +211,10 @@ impl Directory {
             return Some(Found::Deleted);
         }
         let keys = tables.natives.get(native)?;
-        let mut rows = keys.iter().filter_map(|key| tables.rows.get(key)).filter(|row| row.view.agent == agent);
+        let mut rows = keys
+            .iter()
+            .filter_map(|key| tables.rows.get(key))
+            .filter(|row| row.view.agent == agent);
         rows.next().map(|row| Found::Known(row.clone()))
     }
 
@@ -210,13 +223,21 @@ impl Directory {
     pub fn select(&self, wanted: impl Fn(&Row) -> bool) -> Vec<Arc<Row>> {
         let mut rows: Vec<_> =
             read(&self.tables).rows.values().filter(|row| wanted(row)).cloned().collect();
-        rows.sort_by(|left, right| (right.changed_at(), right.key).cmp(&(left.changed_at(), left.key)));
+        rows.sort_by(|left, right| {
+            (right.changed_at(), right.key).cmp(&(left.changed_at(), left.key))
+        });
         rows
     }
 
     /// A lane tells what its session is now. `live`: `None` cold, `Some(None)` on its way,
     /// `Some(Some(_))` at this instance.
-    pub fn publish(&self, key: Key, session: &Session, live: Option<Option<&Arc<Instance>>>, bytes: u64) {
+    pub fn publish(
+        &self,
+        key: Key,
+        session: &Session,
+        live: Option<Option<&Arc<Instance>>>,
+        bytes: u64,
+    ) {
         let live = live.map(|instance| Live {
             state: session.state(),
             owner: instance.map(|instance| Owner {

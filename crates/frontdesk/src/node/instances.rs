@@ -50,7 +50,8 @@ impl Node {
                 }
             }
         }
-        let greeting = conn.and_then(Conn::greeting).map_or_else(|| NO_CLIENT.into(), |g| g.params.clone());
+        let greeting =
+            conn.and_then(Conn::greeting).map_or_else(|| NO_CLIENT.into(), |g| g.params.clone());
         let instance = self.start_instance(agent, &greeting, cwd).await?;
         instance.reserve(sessions_max);
         Ok(instance)
@@ -67,7 +68,10 @@ impl Node {
         cwd: &str,
     ) -> Result<Arc<Instance>, WireError> {
         if self.is_stopping() {
-            return Err(WireError::new(Code::Stopping, "Frontdesk is stopping and starts no agents"));
+            return Err(WireError::new(
+                Code::Stopping,
+                "Frontdesk is stopping and starts no agents",
+            ));
         }
         let limit = Duration::from_millis(self.limits.agent_start_ms);
         let spawned = self.spawn_instance(agent, greeting, cwd);
@@ -75,7 +79,8 @@ impl Node {
             Ok(instance) => instance?,
             Err(_) => return Err(self.start_error(agent, "its holder did not start in time")),
         };
-        let call = instance.call("initialize", &upstream_initialize(greeting), self.limits.agent_start_ms);
+        let call =
+            instance.call("initialize", &upstream_initialize(greeting), self.limits.agent_start_ms);
         let answer = match tokio::time::timeout(limit, call).await {
             Ok(answer) => answer,
             Err(_) => Err(self.start_error(agent, "it did not answer initialize in time")),
@@ -86,11 +91,14 @@ impl Node {
                 self.retire(&instance);
                 let mut failed = self.start_error(agent, &error.message);
                 let tail = crate::agent::reading::stderr_tail(&instance);
-                failed.data = Some(json!({ "agent": agent.name, "instance": instance.id, "stderrTail": tail }));
+                failed.data = Some(
+                    json!({ "agent": agent.name, "instance": instance.id, "stderrTail": tail }),
+                );
                 return Err(failed);
             }
         };
-        let Some(result) = frame.result().and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
+        let Some(result) = frame.result().and_then(|text| serde_json::from_str::<Value>(text).ok())
+        else {
             self.retire(&instance);
             let text = frame.error().unwrap_or("null").to_owned();
             return Err(self.start_error(agent, &format!("it answered initialize with {text}")));
@@ -134,7 +142,9 @@ impl Node {
             .create(true)
             .append(true)
             .open(data_dir.join("ledger.jsonl"))
-            .inspect_err(|error| tracing::warn!(instance = %id, %error, "failed to open the ledger"))
+            .inspect_err(
+                |error| tracing::warn!(instance = %id, %error, "failed to open the ledger"),
+            )
             .ok();
         let pid = link.agent_pid();
         let (sender, receiver) = link.split();
@@ -265,7 +275,8 @@ impl Node {
         instance.unroute(native);
         if alone && instance.sessions() == 0 {
             instance.stop();
-            let limit = Duration::from_millis(self.limits.stop_term_ms * 3 + self.limits.agent_close_ms);
+            let limit =
+                Duration::from_millis(self.limits.stop_term_ms * 3 + self.limits.agent_close_ms);
             if tokio::time::timeout(limit, instance.wait_gone()).await.is_err() {
                 tracing::error!(instance = %instance.id, "an agent's processes are still there");
             }

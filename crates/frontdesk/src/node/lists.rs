@@ -44,7 +44,8 @@ impl Node {
             let node = self.clone();
             let conn = conn.clone();
             let name = agent.name.clone();
-            let read = tokio::spawn(async move { node.refresh_list(&agent, conn.as_ref(), start).await });
+            let read =
+                tokio::spawn(async move { node.refresh_list(&agent, conn.as_ref(), start).await });
             reads.push((name, read));
         }
         let until = tokio::time::Instant::now() + limit;
@@ -141,22 +142,33 @@ impl Node {
 
     /// The results of `session/list`, page by page, at most `list_pages`; stops early at a page
     /// that has `until`.
-    pub(super) async fn list_pages(&self, instance: &Arc<Instance>, until: Option<&str>) -> Vec<Value> {
+    pub(super) async fn list_pages(
+        &self,
+        instance: &Arc<Instance>,
+        until: Option<&str>,
+    ) -> Vec<Value> {
         let mut pages: Vec<Value> = Vec::new();
         let mut cursor: Option<String> = None;
         for _ in 0..self.limits.list_pages {
-            let params = cursor.as_ref().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
+            let params =
+                cursor.as_ref().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
             let answer =
                 instance.call("session/list", &params.to_string(), self.limits.list_wait_ms).await;
             let page: Value = match &answer {
-                Ok(frame) => {
-                    frame.result().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
-                }
+                Ok(frame) => frame
+                    .result()
+                    .and_then(|text| serde_json::from_str(text).ok())
+                    .unwrap_or_default(),
                 Err(_) => Value::Null,
             };
             let next = page.get("nextCursor").and_then(Value::as_str).map(ToOwned::to_owned);
-            let has = |row: &Value| row.get("sessionId").and_then(Value::as_str) == until && until.is_some();
-            let found = page.get("sessions").and_then(Value::as_array).is_some_and(|rows| rows.iter().any(has));
+            let has = |row: &Value| {
+                row.get("sessionId").and_then(Value::as_str) == until && until.is_some()
+            };
+            let found = page
+                .get("sessions")
+                .and_then(Value::as_array)
+                .is_some_and(|rows| rows.iter().any(has));
             pages.push(page);
             // A cursor that repeats would never end.
             if found || next.is_none() || next == cursor {
@@ -191,7 +203,8 @@ impl Node {
         let key = self.fresh_key();
         let text = |name: &str| row.get(name).and_then(Value::as_str);
         let minted = native.parse::<uuid::Uuid>().ok().and_then(uuid_v7_millis);
-        let minted = minted.and_then(|ms| Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok());
+        let minted =
+            minted.and_then(|ms| Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok());
         let (created, from) = match (minted, text("updatedAt").and_then(|at| at.parse().ok())) {
             (Some(at), _) => (at, "id"),
             (None, Some(at)) => (at, "list"),
@@ -224,12 +237,15 @@ impl Node {
         let newer = listed > known.view.listed_at;
         let own = known.view.origin == Origin::Created;
         let is_news = known.view.updated_at < listed;
-        if !((newer && (is_news || !own)) || title.is_some()) || self.running_lane(known.key).is_some() {
+        if !((newer && (is_news || !own)) || title.is_some())
+            || self.running_lane(known.key).is_some()
+        {
             return Ok(());
         }
         let data = json!({ "updatedAt": text("updatedAt"), "title": title });
         let mut journal = self.log.open_journal(&known.path)?;
-        let record = adopted_record(journal.last_seq() + 1, Kind::Metadata, Timestamp::now(), &data);
+        let record =
+            adopted_record(journal.last_seq() + 1, Kind::Metadata, Timestamp::now(), &data);
         journal.append(std::slice::from_ref(&record))?;
         let mut view = known.view.clone();
         view.apply(&record);

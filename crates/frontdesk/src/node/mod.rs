@@ -99,7 +99,11 @@ impl Node {
     #[must_use]
     pub fn new(paths: Paths, exe: PathBuf, config: Config, log: Log) -> Self {
         let limits = Arc::new(config.limits.clone());
-        let agents = config.agents.iter().map(|agent| (agent.name.clone(), Arc::new(agent.clone()))).collect();
+        let agents = config
+            .agents
+            .iter()
+            .map(|agent| (agent.name.clone(), Arc::new(agent.clone())))
+            .collect();
         let node = Self {
             paths,
             exe,
@@ -184,7 +188,12 @@ impl Node {
     }
 
     /// Starts the lane of a session that an agent has just made.
-    pub fn start_born(self: &Arc<Self>, lane: LaneHandle, rx: mpsc::Receiver<LaneMsg>, start: Start) {
+    pub fn start_born(
+        self: &Arc<Self>,
+        lane: LaneHandle,
+        rx: mpsc::Receiver<LaneMsg>,
+        start: Start,
+    ) {
         lock(&self.lanes).insert(lane.key(), lane.clone());
         crate::session::spawn(self.clone(), lane, rx, start);
     }
@@ -293,8 +302,13 @@ impl Node {
         let mut greeted = lock(&self.greeted);
         for agent in self.agents.values() {
             let name = greeting_name(agent);
-            let Some(result) = all.get(&name).and_then(|entry| entry.get("result")) else { continue };
-            let at = all[&name]["at"].as_str().and_then(|at| at.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH);
+            let Some(result) = all.get(&name).and_then(|entry| entry.get("result")) else {
+                continue;
+            };
+            let at = all[&name]["at"]
+                .as_str()
+                .and_then(|at| at.parse().ok())
+                .unwrap_or(Timestamp::UNIX_EPOCH);
             let abilities = Abilities::from_result(result).with_quirks(&agent.quirks);
             greeted.insert(name, Greeted { result: result.clone(), abilities, at });
         }
@@ -351,9 +365,13 @@ impl Node {
         for lane in &lanes {
             lane.send(LaneMsg::Input(Input::Stop { grace_ms })).await;
         }
-        let limit = Duration::from_millis(grace_ms + self.limits.agent_close_ms + 4 * self.limits.stop_term_ms);
+        let limit = Duration::from_millis(
+            grace_ms + self.limits.agent_close_ms + 4 * self.limits.stop_term_ms,
+        );
         let until = tokio::time::Instant::now() + limit;
-        while self.directory.select(directory::Row::is_loaded).len() > 0 && tokio::time::Instant::now() < until {
+        while self.directory.select(directory::Row::is_loaded).len() > 0
+            && tokio::time::Instant::now() < until
+        {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let instances = self.running_instances();
@@ -361,7 +379,10 @@ impl Node {
             instance.stop();
         }
         for instance in &instances {
-            if tokio::time::timeout_at(until + Duration::from_secs(5), instance.wait_gone()).await.is_err() {
+            if tokio::time::timeout_at(until + Duration::from_secs(5), instance.wait_gone())
+                .await
+                .is_err()
+            {
                 tracing::error!(instance = %instance.id, "an agent could not be ended");
             }
         }

@@ -65,7 +65,10 @@ impl Node {
         let view = &request.view;
         let native = view.native.clone().unwrap_or_default();
         let agent = self.agent(&view.agent).ok_or_else(|| {
-            let text = format!("agent {:?} of this session is not in the configuration any more", view.agent);
+            let text = format!(
+                "agent {:?} of this session is not in the configuration any more",
+                view.agent
+            );
             StartFailure::Ours(WireError::new(Code::AgentStart, text))
         })?;
         if let Some(greeted) = self.greeted(&agent)
@@ -202,10 +205,18 @@ impl Node {
                 let path = request.journal.clone();
                 let known = tokio::task::spawn_blocking(move || known_turns(&path))
                     .await
-                    .map_err(|_| StartFailure::Ours(WireError::new(Code::Internal, "failed to read the journal")))?
+                    .map_err(|_| {
+                        StartFailure::Ours(WireError::new(
+                            Code::Internal,
+                            "failed to read the journal",
+                        ))
+                    })?
                     .map_err(|error| {
                         tracing::error!(%error, "failed to read a journal");
-                        StartFailure::Ours(WireError::new(Code::Storage, "the session's journal could not be read"))
+                        StartFailure::Ours(WireError::new(
+                            Code::Storage,
+                            "the session's journal could not be read",
+                        ))
                     })?;
                 ("session/load", OpenMode::Import { known, note: None })
             }
@@ -215,12 +226,17 @@ impl Node {
 
     /// Whether the agent's own list has a session, and its `updatedAt`. Bounded: an agent that is
     /// slow, silent or has no list gives `Unknown`.
-    async fn look_in_list(&self, instance: &Arc<Instance>, native: &str) -> (Listed, Option<Timestamp>) {
+    async fn look_in_list(
+        &self,
+        instance: &Arc<Instance>,
+        native: &str,
+    ) -> (Listed, Option<Timestamp>) {
         if !instance.abilities().list {
             return (Listed::Unknown, None);
         }
         let limit = Duration::from_millis(self.limits.list_wait_ms);
-        let pages = match tokio::time::timeout(limit, self.list_pages(instance, Some(native))).await {
+        let pages = match tokio::time::timeout(limit, self.list_pages(instance, Some(native))).await
+        {
             Ok(pages) => pages,
             Err(_) => return (Listed::Unknown, None),
         };
@@ -246,19 +262,24 @@ impl Node {
         }
         let key = request.lane.key();
         let kept = self.log.params().read(key).ok().flatten();
-        let mut params: Value = kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_else(|| {
-            json!({
-                "cwd": request.view.cwd,
-                "additionalDirectories": request.view.additional_directories,
-                "mcpServers": [],
-            })
-        });
+        let mut params: Value =
+            kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_else(|| {
+                json!({
+                    "cwd": request.view.cwd,
+                    "additionalDirectories": request.view.additional_directories,
+                    "mcpServers": [],
+                })
+            });
         let Some(members) = params.as_object_mut() else {
-            return Err(StartFailure::Ours(WireError::new(Code::Internal, "the kept parameters are damaged")));
+            return Err(StartFailure::Ours(WireError::new(
+                Code::Internal,
+                "the kept parameters are damaged",
+            )));
         };
         members.insert("sessionId".into(), native.into());
         members.remove("_meta");
-        if members.get("additionalDirectories").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+        if members.get("additionalDirectories").and_then(Value::as_array).is_some_and(Vec::is_empty)
+        {
             members.remove("additionalDirectories");
         }
         Ok(params.to_string())

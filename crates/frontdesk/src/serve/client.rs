@@ -74,7 +74,10 @@ fn read_hello(line: &[u8]) -> Result<Hello, String> {
         r#"the first line must name the face, as {"frontdesk":1,"face":"acp","client":"<uuid>"}"#.to_owned()
     })?;
     if hello.frontdesk != 1 {
-        return Err(format!("the first line has version {}; this daemon speaks 1", hello.frontdesk));
+        return Err(format!(
+            "the first line has version {}; this daemon speaks 1",
+            hello.frontdesk
+        ));
     }
     if hello.face != "acp" {
         return Err(format!("there is no face {:?}; this version serves \"acp\"", hello.face));
@@ -141,7 +144,8 @@ fn unreadable(malformed: Malformed) -> WireError {
 
 fn too_long(conn: &Conn, limit: u64, head: &[u8], tail: &[u8], bytes: u64) {
     let text = format!("the frame is {bytes} bytes long; the limit is {limit}");
-    let error = WireError::new(Code::FrameTooLarge, text).with_data(json!({ "bytes": bytes, "limitBytes": limit }));
+    let error = WireError::new(Code::FrameTooLarge, text)
+        .with_data(json!({ "bytes": bytes, "limitBytes": limit }));
     let id = peek_id(head, tail).unwrap_or_else(|| "null".to_owned());
     conn.send(Frame::failure(&id, &error.to_json()));
 }
@@ -177,7 +181,9 @@ impl Input {
                 Ok::<_, std::io::Error>(read)
             });
             match read {
-                Ok(0) => return self.lines.finish().filter(|line| *line != Line::Text(Bytes::new())),
+                Ok(0) => {
+                    return self.lines.finish().filter(|line| *line != Line::Text(Bytes::new()));
+                }
                 Ok(_) => self.ready.reverse(),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => return None,

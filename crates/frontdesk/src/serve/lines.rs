@@ -157,7 +157,8 @@ mod tests {
         lines.feed(b"{\"id\":1,", &mut out);
         for _ in 0..64 {
             lines.feed(&vec![b'x'; 64 << 10], &mut out);
-            let held = lines.buffer.len() + lines.skipping.as_ref().map_or(0, |s| s.tail.len() + s.head.len());
+            let held = lines.buffer.len()
+                + lines.skipping.as_ref().map_or(0, |s| s.tail.len() + s.head.len());
             assert!(held <= (1 << 20) + (256 << 10), "{held}");
         }
         lines.feed(b",\"end\":1}\n", &mut out);

@@ -64,7 +64,8 @@ pub(super) fn make_folders(paths: &Paths) -> anyhow::Result<()> {
          set FRONTDESK_HOME to a shorter folder",
         socket.display()
     );
-    for folder in [&paths.data, &paths.run, &paths.instances(), &paths.spools(), &paths.sessions()] {
+    for folder in [&paths.data, &paths.run, &paths.instances(), &paths.spools(), &paths.sessions()]
+    {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -98,7 +99,9 @@ pub(super) fn lock_home(paths: &Paths) -> anyhow::Result<Flock<File>> {
                 pid.trim()
             );
         }
-        Err((_, error)) => return Err(error).with_context(|| format!("failed to lock {}", path.display())),
+        Err((_, error)) => {
+            return Err(error).with_context(|| format!("failed to lock {}", path.display()));
+        }
     };
     lock.set_len(0)?;
     lock.rewind()?;
@@ -115,7 +118,9 @@ pub(super) async fn end_old_holders(paths: &Paths, limits: &Limits) -> anyhow::R
         .with_context(|| format!("failed to read {}", folder.display()))?;
     let ends: Vec<_> = entries
         .filter_map(|entry| entry.ok().map(|entry| entry.path()).filter(|path| path.is_dir()))
-        .map(|run_dir| tokio::spawn(async move { (proc::end_recorded(&run_dir, term).await, run_dir) }))
+        .map(|run_dir| {
+            tokio::spawn(async move { (proc::end_recorded(&run_dir, term).await, run_dir) })
+        })
         .collect();
     for end in ends {
         match end.await.context("failed to end a holder")? {
@@ -159,7 +164,9 @@ pub(super) fn bind(socket: &Path) -> anyhow::Result<UnixListener> {
     match std::fs::remove_file(socket) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| format!("failed to remove {}", socket.display())),
+        Err(error) => {
+            return Err(error).with_context(|| format!("failed to remove {}", socket.display()));
+        }
     }
     let listener = UnixListener::bind(socket)
         .with_context(|| format!("failed to listen on {}", socket.display()))?;
@@ -171,7 +178,8 @@ pub(super) fn bind(socket: &Path) -> anyhow::Result<UnixListener> {
 /// The one line on stdout that says the daemon takes connections.
 pub(super) fn say_ready(socket: &Path) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    let line = format!("ready socket={} http=- version={}\n", socket.display(), env!("CARGO_PKG_VERSION"));
+    let line =
+        format!("ready socket={} http=- version={}\n", socket.display(), env!("CARGO_PKG_VERSION"));
     // A caller that reads no output must not keep the daemon from serving.
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     Ok(())

@@ -207,7 +207,8 @@ impl Lane {
     async fn carry_out(&mut self, effects: Vec<Effect>) {
         let mut rest: std::collections::VecDeque<Effect> = effects.into();
         while !rest.is_empty() {
-            let end = rest.iter().position(|e| matches!(e, Effect::Sync)).map_or(rest.len(), |at| at + 1);
+            let end =
+                rest.iter().position(|e| matches!(e, Effect::Sync)).map_or(rest.len(), |at| at + 1);
             let segment: Vec<Effect> = rest.drain(..end).collect();
             for effect in &segment {
                 if let Effect::Append(record) = effect {
@@ -304,7 +305,8 @@ impl Lane {
             Effect::CancelSent(tag) => {
                 if let (Some(instance), Some(id)) = (&self.instance, self.sent.get(&tag)) {
                     let params = format!(r#"{{"requestId":{id}}}"#);
-                    let frame = frontdesk_core::envelope::Frame::call("$/cancel_request", None, &params);
+                    let frame =
+                        frontdesk_core::envelope::Frame::call("$/cancel_request", None, &params);
                     let _ = instance.post(frame).await;
                 }
             }
@@ -452,7 +454,9 @@ impl Lane {
             let path = self.journal.path().to_path_buf();
             let bytes = self.journal.bytes();
             let view = self.session.view().clone();
-            let saved = tokio::task::spawn_blocking(move || crate::node::recover::save_view(&path, bytes, &view));
+            let saved = tokio::task::spawn_blocking(move || {
+                crate::node::recover::save_view(&path, bytes, &view)
+            });
             if let Ok(Err(error)) = saved.await {
                 tracing::warn!(session = %self.handle.key(), %error, "failed to write a snapshot");
             }

@@ -47,7 +47,10 @@ pub fn connect_or_start(paths: &Paths) -> anyhow::Result<UnixStream> {
             return Ok(stream);
         }
         if let Some(status) = daemon.try_wait().context("failed to watch the daemon")? {
-            anyhow::bail!("failed to start the daemon: it ended ({status}); see {}", log_path(paths).display());
+            anyhow::bail!(
+                "failed to start the daemon: it ended ({status}); see {}",
+                log_path(paths).display()
+            );
         }
         anyhow::ensure!(
             Instant::now() < until,
