@@ -91,8 +91,11 @@ impl Entries {
             self.file.consume(taken);
             left -= taken as u64;
         }
+        if hasher.finalize() != sum {
+            return Ok(None);
+        }
         self.at = entry.offset + entry.len;
-        Ok((hasher.finalize() == sum).then_some(entry))
+        Ok(Some(entry))
     }
 
     /// Whether bytes are left behind the last whole entry.
@@ -142,6 +145,8 @@ struct Waiting {
     entries: Vec<u8>,
     slots: Vec<Arc<Slot>>,
     tickets: Vec<oneshot::Sender<Outcome>>,
+    /// The file is to be closed, so that it can go.
+    roll: bool,
     stopping: bool,
 }
 
@@ -165,6 +170,10 @@ impl Queue {
     pub(super) fn push(&self, slot: Arc<Slot>, entries: Vec<u8>) -> oneshot::Receiver<Outcome> {
         let (ticket, heard) = oneshot::channel();
         let mut waiting = self.lock();
+        if waiting.stopping {
+            // Nobody would write it: the ticket is dropped and tells so.
+            return heard;
+        }
         if waiting.entries.is_empty() {
             waiting.entries = entries;
         } else {
@@ -182,6 +191,12 @@ impl Queue {
         self.lock().entries.len() as u64
     }
 
+    /// Has the thread go on to a new file, so that the present one goes soon.
+    pub(super) fn roll(&self) {
+        self.lock().roll = true;
+        self.wake.notify_one();
+    }
+
     /// Lets the thread write what waits and end. Later appends are refused.
     pub(super) fn stop(&self) {
         self.lock().stopping = true;
@@ -192,7 +207,7 @@ impl Queue {
     fn take(&self) -> Option<Waiting> {
         let mut waiting = self.lock();
         loop {
-            if !waiting.tickets.is_empty() {
+            if !waiting.tickets.is_empty() || waiting.roll {
                 let stopping = waiting.stopping;
                 return Some(std::mem::replace(
                     &mut *waiting,
@@ -257,14 +272,19 @@ impl Committer {
     pub(super) fn run(mut self) -> Option<Retiring> {
         let shared = Arc::clone(&self.shared);
         while let Some(round) = shared.commit.take() {
-            let outcome = self.round(&round.entries, &round.slots);
-            count(&shared.rounds);
-            for ticket in round.tickets {
-                // Nobody has to wait for a ticket.
-                let _ = ticket.send(outcome.clone());
+            if !round.tickets.is_empty() {
+                let outcome = self.round(&round.entries, &round.slots);
+                count(&shared.rounds);
+                for ticket in round.tickets {
+                    // Nobody has to wait for a ticket.
+                    let _ = ticket.send(outcome.clone());
+                }
+            }
+            if round.roll {
+                self.roll();
             }
         }
-        self.file.map(CommitFile::close)
+        self.file.take().map(CommitFile::close)
     }
 
     /// Makes one round durable: in the commit log, or where that fails in each journal.
@@ -308,6 +328,15 @@ impl Committer {
         if let Some(file) = self.file.take() {
             self.shared.flush.retire(file.close());
         }
+    }
+}
+
+impl Drop for Committer {
+    /// However the thread ends, nobody waits for it any more.
+    fn drop(&mut self) {
+        let mut waiting = self.shared.commit.lock();
+        waiting.stopping = true;
+        waiting.tickets.clear();
     }
 }
 

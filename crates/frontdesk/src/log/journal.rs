@@ -35,6 +35,11 @@ pub struct Journal {
 pub struct Ticket(Option<oneshot::Receiver<Outcome>>);
 
 impl Ticket {
+    /// A ticket for a round.
+    pub(super) fn of(heard: oneshot::Receiver<Outcome>) -> Self {
+        Self(Some(heard))
+    }
+
     /// A ticket for nothing durable.
     pub(super) const DONE: Self = Self(None);
 
@@ -117,7 +122,7 @@ impl Journal {
             return Ok(Ticket::DONE);
         }
         let entries = batch.durable_entries(records, &self.slot, &self.shared.sessions);
-        Ok(Ticket(Some(self.shared.commit.push(Arc::clone(&self.slot), entries))))
+        Ok(Ticket::of(self.shared.commit.push(Arc::clone(&self.slot), entries)))
     }
 
     fn check_order(&self, records: &[Record]) -> Result<(), LogError> {
@@ -133,19 +138,23 @@ impl Journal {
 
     fn write(&mut self, batch: &Batch, records: &[Record]) -> Result<(), LogError> {
         let there = self.lines_there(batch, records)?;
-        if there == records.len() {
-            self.part.drain(..there);
-            return Ok(());
-        }
         // Byte 0 of the text is a line end, and so is the byte before every line: starting one
         // byte earlier closes a torn line in the same write.
         let start = batch.line_start(there) - usize::from(self.torn);
+        if start == batch.text.len() {
+            self.part.drain(..there);
+            return Ok(());
+        }
         let streamed = records.iter().any(|record| !record.kind.is_durable());
         match self.slot.append(&self.shared, &batch.text[start..], streamed) {
             Ok(()) => {
                 self.bytes += (batch.text.len() - start) as u64;
                 self.torn = false;
-                self.part.clear();
+                if there == records.len() {
+                    self.part.drain(..there);
+                } else {
+                    self.part.clear();
+                }
                 Ok(())
             }
             Err(Refused::Dead) => Err(LogError::Entombed { path: self.path().to_path_buf() }),
@@ -192,8 +201,9 @@ impl Journal {
         }
         self.bytes += taken as u64;
         let reached = start + taken;
-        let whole = batch.ends.partition_point(|end| *end <= reached);
-        self.torn = reached > batch.line_start(whole);
+        // A line that lacks only its line end is whole: the next append closes it.
+        let whole = batch.ends.partition_point(|end| *end <= reached + 1);
+        self.torn = reached != batch.line_start(whole);
         for (index, record) in records.iter().enumerate().take(whole).skip(there) {
             self.part.push_back((record.seq, crc32fast::hash(batch.line(index))));
         }

@@ -23,6 +23,7 @@ mod replay;
 mod scan;
 mod slot;
 mod snapshot;
+mod tail;
 #[cfg(test)]
 mod testing;
 
@@ -246,7 +247,7 @@ impl Log {
     pub fn open_journal(&self, path: &Path) -> Result<Journal, LogError> {
         let key = self.key_of(path)?;
         let slot = self.shared.slots.take(key, path)?;
-        match reader::read_end(path) {
+        match tail::read_end(path) {
             Ok(end) if end.entombed => {
                 slot.release();
                 Err(LogError::Entombed { path: path.to_path_buf() })
@@ -262,7 +263,7 @@ impl Log {
     }
 
     /// Deletes a session: its journal becomes the single record `tombstone`, synced, and its
-    /// snapshot and parameters are removed. A journal that is open cannot be written to any more.
+    /// snapshot and parameters are removed; copies in the commit log go soon after. A journal that is open cannot be written to any more.
     /// Waits for the disk.
     ///
     /// # Errors
@@ -278,6 +279,8 @@ impl Log {
         };
         let slot = self.shared.slots.slot(key, path);
         slot.entomb(write).map_err(LogError::io("entomb", path))?;
+        // The commit log may still hold what was deleted.
+        self.shared.commit.roll();
         Snapshot::remove(path);
         self.params.remove(key)
     }

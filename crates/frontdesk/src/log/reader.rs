@@ -129,7 +129,7 @@ pub struct Reader {
     lines: Option<u64>,
     line_bytes_max: usize,
     /// Bytes from here on are as if they were not there.
-    limit: u64,
+    pub(super) limit: u64,
     /// Number of the last record served or filtered out.
     last: Seq,
     /// Records with lower numbers are read and not served.
@@ -190,7 +190,7 @@ impl Reader {
 
     /// Starts at the first line that begins at `offset` or behind it, with no idea of the number
     /// to expect.
-    fn open_near(path: &Path, offset: u64) -> Result<Self, LogError> {
+    pub(super) fn open_near(path: &Path, offset: u64) -> Result<Self, LogError> {
         let mut reader = Self::open(path)?;
         if let Some(before) = offset.checked_sub(1) {
             reader.at = before;
@@ -458,66 +458,6 @@ impl Reader {
             self.buf = BytesMut::new();
         }
         read.map_err(LogError::io("read", &self.path))
-    }
-}
-
-/// The end of a journal.
-pub(super) struct End {
-    /// Number of the last record; 0 if there is none.
-    pub(super) last: Seq,
-    /// Length of the file in bytes.
-    pub(super) bytes: u64,
-    /// The file does not end with a line end.
-    pub(super) torn: bool,
-    /// The last record is a tombstone.
-    pub(super) entombed: bool,
-}
-
-/// First distance from the end at which records are looked for, in bytes.
-const END_BYTES: u64 = 64 << 10;
-
-/// Finds the last record, from the end in growing pieces.
-pub(super) fn read_end(path: &Path) -> Result<End, LogError> {
-    read_end_of(path, u64::MAX)
-}
-
-/// Finds the last record of the first `limit` bytes.
-pub(super) fn read_end_of(path: &Path, limit: u64) -> Result<End, LogError> {
-    let file = File::open(path).map_err(LogError::io("open", path))?;
-    let bytes = len_of(&file, path)?.min(limit);
-    let mut distance = END_BYTES;
-    loop {
-        let start = bytes.saturating_sub(distance);
-        let mut reader = Reader::open_near(path, start)?;
-        reader.limit = bytes;
-        let mut end = End { last: 0, bytes, torn: false, entombed: false };
-        reader.read_all(&mut |record: Record, _| {
-            end.last = record.seq;
-            end.entombed = record.kind == Kind::Deleted;
-        })?;
-        end.torn = reader.is_torn()?;
-        if end.last > 0 || start == 0 {
-            return Ok(end);
-        }
-        distance = distance.saturating_mul(4);
-    }
-}
-
-/// A reader that stands before the first record numbered `seq` or higher, found from the end.
-pub(super) fn open_before(path: &Path, seq: Seq) -> Result<Reader, LogError> {
-    let file = File::open(path).map_err(LogError::io("open", path))?;
-    let bytes = len_of(&file, path)?;
-    let mut distance = END_BYTES;
-    loop {
-        let start = bytes.saturating_sub(distance);
-        if start == 0 {
-            return Reader::open(path);
-        }
-        let first = Reader::open_near(path, start)?.read_batch(1)?.first().map(|record| record.seq);
-        if first.is_some_and(|first| first < seq) {
-            return Reader::open_near(path, start);
-        }
-        distance = distance.saturating_mul(4);
     }
 }
 

@@ -194,7 +194,7 @@ mod tests {
     fn what_cannot_be_looked_through_is_left_out() {
         assert_eq!(redact(r#"{"mcpServers":[{"env":"secret"#), REDACTED);
         assert_eq!(redact(""), REDACTED);
-        let deep = format!("{}\"secret\"{}", "[".repeat(100_000), "]".repeat(100_000));
+        let deep = format!("{}\"secret\"{}", "[".repeat(5_000), "]".repeat(5_000));
         assert!(!redact(&deep).contains("secret"));
         let lone = r#"{"mcpServers":[{"env":{"\ud800":"secret"}}]}"#;
         assert!(!redact(lone).contains("secret"));

@@ -15,7 +15,7 @@ use frontdesk_core::ids::{Key, Seq};
 use frontdesk_core::record::{Kind, Record};
 
 use super::commit::{Entries, Entry, file_number};
-use super::{JOURNAL_NAME, LogError, Snapshot, disk, reader};
+use super::{JOURNAL_NAME, LogError, Snapshot, disk, tail};
 
 /// What the start found in the commit log and did about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,8 +85,7 @@ pub(super) fn replay(commit: &Path, sessions: &Path) -> Result<(Replayed, Left),
     done.sessions = wanted.len();
     for ((folder, key), wanted) in wanted {
         let path = sessions.join(&folder).join(JOURNAL_NAME);
-        let inside = Path::new(&folder).components().all(|c| matches!(c, Component::Normal(_)));
-        let played = if inside {
+        let played = if is_of(Path::new(&folder), key) {
             play(&path, &wanted, &open, &mut done)
         } else {
             Err(LogError::Foreign { path: path.clone() })
@@ -104,6 +103,12 @@ pub(super) fn replay(commit: &Path, sessions: &Path) -> Result<(Replayed, Left),
         left.files = files.into_iter().map(|(_, path)| path).collect();
     }
     Ok((done, left))
+}
+
+/// Whether a folder is a session's, below the sessions folder.
+fn is_of(folder: &Path, key: Key) -> bool {
+    let named = folder.file_name().and_then(|name| name.to_str()).map(str::parse);
+    folder.components().all(|part| matches!(part, Component::Normal(_))) && named == Some(Ok(key))
 }
 
 /// The files of the commit log in order.
@@ -164,7 +169,7 @@ impl Lacks {
     fn look(path: &Path, wanted: &Wanted) -> Result<Self, LogError> {
         let mut lacks = Self::default();
         let Some(first) = wanted.keys().next() else { return Ok(lacks) };
-        let mut reader = reader::open_before(path, *first)?;
+        let mut reader = tail::open_before(path, *first)?;
         // Numbers of the journal that matter, and where the line of each begins.
         let mut there = BTreeMap::new();
         let mut entombed = false;

@@ -63,6 +63,8 @@ pub(super) struct Slot {
     pub(super) key: Key,
     pub(super) path: PathBuf,
     state: Mutex<State>,
+    /// Held while syncing: who finds the journal synced knows that the sync is over.
+    syncing: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -153,6 +155,7 @@ impl Slot {
     /// Syncs what is unsynced. Names of folders that need a sync, too, are added to `folders`; after
     /// that the caller calls [`Self::names_synced`].
     fn sync(&self, shared: &Shared, folders: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+        let _turn = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.lock();
         state.queued = false;
         if !state.unsynced || state.dead {
@@ -303,7 +306,12 @@ impl Slots {
             known.slots.retain(|_, slot| slot.strong_count() > 0);
             known.prune_at = PRUNE_AT.max(known.slots.len() * 2);
         }
-        let slot = Arc::new(Slot { key, path: path.to_path_buf(), state: Mutex::default() });
+        let slot = Arc::new(Slot {
+            key,
+            path: path.to_path_buf(),
+            state: Mutex::default(),
+            syncing: Mutex::default(),
+        });
         known.slots.insert(key, Arc::downgrade(&slot));
         slot
     }

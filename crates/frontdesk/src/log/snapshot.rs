@@ -10,7 +10,7 @@ use frontdesk_core::ids::Seq;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::{LogError, Reader, disk, reader};
+use super::{LogError, Reader, disk, tail};
 
 /// A fold of the first records of a journal.
 #[derive(Debug, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ impl Snapshot {
         let text = fs::read(Self::path(journal)).ok()?;
         let snapshot: Self = serde_json::from_slice(&text).ok()?;
         let reader = Reader::open_at(journal, snapshot.journal_bytes, snapshot.seq).ok()?;
-        let end = reader::read_end_of(journal, snapshot.journal_bytes).ok()?;
+        let end = tail::read_end_of(journal, snapshot.journal_bytes).ok()?;
         (end.last == snapshot.seq).then_some((snapshot, reader))
     }
 

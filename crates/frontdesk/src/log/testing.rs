@@ -1,13 +1,15 @@
 //! Records, keys and a disk that fails on command, for the tests of `log`.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use bytes::Bytes;
 use frontdesk_core::ids::{Key, Seq};
+use frontdesk_core::limits::Limits;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use uuid::Uuid;
 
@@ -67,8 +69,12 @@ pub(super) struct FaultDisk {
     pub(super) commit_sync_fails: AtomicBool,
     /// Syncs of journals fail.
     pub(super) journal_sync_fails: AtomicBool,
+    /// Writes to journals.
+    pub(super) journal_writes: AtomicUsize,
     /// The paths synced, in order.
     pub(super) synced: Mutex<Vec<PathBuf>>,
+    /// How long each file was when its last sync began.
+    pub(super) synced_bytes: Mutex<HashMap<PathBuf, u64>>,
     /// While closed, syncs of the commit log wait.
     gate: (Mutex<bool>, Condvar),
 }
@@ -115,6 +121,9 @@ impl AppendFile for FaultFile {
     fn append(&self, bytes: &[u8]) -> io::Result<usize> {
         let room =
             if is_commit(&self.path) { &self.disk.commit_room } else { &self.disk.journal_room };
+        if !is_commit(&self.path) {
+            self.disk.journal_writes.fetch_add(1, Ordering::SeqCst);
+        }
         let left = room.load(Ordering::SeqCst);
         if left < 0 {
             return self.file.append(bytes);
@@ -139,8 +148,73 @@ impl AppendFile for FaultFile {
         if fails.load(Ordering::SeqCst) {
             return Err(io::Error::other("the sync fails on command"));
         }
+        let bytes = std::fs::metadata(&self.path)?.len();
         self.file.sync()?;
+        self.disk.synced_bytes.lock().unwrap().insert(self.path.clone(), bytes);
         self.disk.synced.lock().unwrap().push(self.path.clone());
         Ok(())
+    }
+}
+
+/// A log on a disk of its own that fails on command.
+pub(super) struct Bench {
+    pub(super) data: tempfile::TempDir,
+    pub(super) disk: Arc<FaultDisk>,
+    pub(super) log: super::Log,
+}
+
+impl Bench {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let disk = FaultDisk::new();
+        let handle = Arc::new(Handle(Arc::clone(&disk)));
+        let log = super::Log::open_on(handle, data.path(), limits).unwrap().0;
+        Self { data, disk, log }
+    }
+
+    /// The files of the commit log, by name.
+    pub(super) fn commit_files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.data.path().join("commit")).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // So that a failed test ends.
+        self.disk.close_gate(false);
+    }
+}
+
+/// Waits, with a generous limit, for what another thread does.
+pub(super) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..2_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("{what}: not within ten seconds");
+}
+
+/// A small generator of random numbers; the seed is printed by whoever makes one.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn seeded(test: &str) -> Self {
+        let seed = std::env::var("FRONTDESK_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| Uuid::now_v7().as_u64_pair().1 | 1);
+        eprintln!("{test}: FRONTDESK_TEST_SEED={seed}");
+        Self(seed)
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
     }
 }
