@@ -203,7 +203,7 @@ impl Client {
         let (reader, queue) = (stream.try_clone()?, sender.clone());
         std::thread::Builder::new()
             .name("reader".to_owned())
-            .spawn(move || read_messages(reader, &queue))?;
+            .spawn(move || read_messages(reader, &queue, Limits::default().frame_bytes))?;
         let aside = VecDeque::new();
         let mut client = Self { stream, sender, events, aside, next_id: 0, ended: false };
         client.write_line(&json!({
@@ -369,8 +369,9 @@ fn is_for_nobody(frame: &Frame) -> bool {
     frame.error().is_some() && matches!(frame.id(), None | Some("null"))
 }
 
-fn read_messages(stream: UnixStream, queue: &SyncSender<Event>) {
-    let limit_bytes = Limits::default().frame_bytes;
+/// Reads messages into the queue until the stream or the reader of the queue ends. A line may have
+/// `limit_bytes` without its line end.
+fn read_messages(stream: UnixStream, queue: &SyncSender<Event>, limit_bytes: u64) {
     let mut reader = BufReader::with_capacity(64 << 10, stream);
     let mut line = Vec::new();
     loop {
@@ -402,3 +403,7 @@ fn read_messages(stream: UnixStream, queue: &SyncSender<Event>) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

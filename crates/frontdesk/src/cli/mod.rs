@@ -33,6 +33,8 @@ mod wire;
 mod fake;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod turn_tests;
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal as _, Read};

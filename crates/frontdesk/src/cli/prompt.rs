@@ -137,7 +137,7 @@ impl Turn {
                 Some(Event::Interrupt) => {
                     self.interrupts += 1;
                     if self.interrupts > 1 {
-                        shell.out.remark(WANTED, "left; the turn goes on until it is cancelled");
+                        shell.out.remark(WANTED, "left; the agent may go on for a moment");
                         return Ok(Exit::Failed);
                     }
                     self.cancel(client, shell)?;

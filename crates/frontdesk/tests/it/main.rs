@@ -1,0 +1,3 @@
+//! Tests of the one binary.
+
+mod cli;
