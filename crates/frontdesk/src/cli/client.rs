@@ -71,6 +71,22 @@ impl RpcError {
         }
     }
 
+    /// What the data says beyond what the person just typed, for a line below the message.
+    pub(crate) fn more(&self) -> Option<String> {
+        let words: Vec<String> = self
+            .data
+            .as_ref()?
+            .as_object()?
+            .iter()
+            .filter(|(name, _)| !matches!(name.as_str(), "sessionId" | "retryable" | "method"))
+            .map(|(name, value)| match value {
+                Value::String(text) => format!("{name}: {text}"),
+                other => format!("{name}: {other}"),
+            })
+            .collect();
+        (!words.is_empty()).then(|| super::text::line(&words.join(", ")))
+    }
+
     /// The error as the JSON document that `--json` prints.
     pub(crate) fn to_json(&self) -> Value {
         let mut error = json!({ "code": self.code, "message": self.message });

@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     if args.json {
         let raw: Vec<&RawValue> = checks.iter().map(|(raw, _)| raw.as_ref()).collect();
         let document = serde_json::to_string(&json!({ "agents": raw, "findings": findings }));
-        shell.out.line(&document.map_err(anyhow::Error::from)?)?;
+        shell.out.json(&document.map_err(anyhow::Error::from)?)?;
     } else {
         show_checks(&checks, shell)?;
         shell.out.line("")?;

@@ -95,6 +95,16 @@ impl Out {
         self.result(|out| writeln!(out, "{style}{text}{style:#}"))
     }
 
+    /// One JSON document of the result, on one line: exactly as given, but that a terminal gets
+    /// no control codes, which JSON lets through where they lie above ASCII.
+    pub(crate) fn json(&mut self, document: &str) -> io::Result<()> {
+        if self.results_terminal {
+            let escaped = super::text::escape_json(document);
+            return self.line(&escaped);
+        }
+        self.line(document)
+    }
+
     /// A piece of the result, shown at once.
     pub(crate) fn piece(&mut self, text: &str) -> io::Result<()> {
         if text.is_empty() {

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
                 "tookMs": took_ms,
             }
         });
-        shell.out.line(&ended.to_string())?;
+        shell.out.json(&ended.to_string())?;
     } else {
         let count =
             |number: u64, word| time::plural(i64::try_from(number).unwrap_or(i64::MAX), word);

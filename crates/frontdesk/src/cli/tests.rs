@@ -87,6 +87,7 @@ fn a_wrong_command_line_is_usage() {
         &["status"],
         &["nonsense"],
         &["ls", "--limit", "-1"],
+        &["ls", "--limit", "0"],
         &["new", "--cwd", "no-such-folder"],
         &["prompt", KEY, "  "],
     ] {
@@ -254,6 +255,21 @@ fn any_other_error_is_exit_1() {
     let ran = desk.run(&["status", KEY]);
     assert_eq!(ran.exit, Exit::Failed);
     assert_eq!(ran.err, "error: a[1mb\n");
+    let desk = desk_that_fails();
+    let ran = desk.run(&["show", KEY]);
+    assert!(
+        ran.err.contains("error: held\n  holder: zed") && ran.err.contains("doctor"),
+        "{}",
+        ran.err
+    );
+}
+
+fn desk_that_fails() -> FakeDesk {
+    FakeDesk::start(|message, peer| {
+        let data = json!({ "sessionId": "s", "holder": "zed\u{1b}" });
+        let error = json!({ "code": -32601, "message": "held", "data": data });
+        peer.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }));
+    })
 }
 
 #[test]

@@ -196,6 +196,75 @@ fn garbage_from_the_daemon_is_an_error_and_no_hang() {
     }
 }
 
+/// Answers the demo: sessions, prompts that end at once, `stop`.
+fn play(stopped: std::path::PathBuf) -> impl FnMut(&Value, &mut Peer) + Send + 'static {
+    move |message, peer| match message["method"].as_str() {
+        Some("session/new") => {
+            peer.reply(message, &json!({ "sessionId": message["id"].to_string() }))
+        }
+        Some("session/prompt") => peer.reply(message, &json!({ "stopReason": "end_turn" })),
+        Some("_frontdesk/session") => peer.reply(message, &row("s", "Title")),
+        Some("_frontdesk/stop") => {
+            peer.reply(message, &json!({}));
+            std::fs::write(&stopped, "").unwrap();
+        }
+        method => panic!("unexpected {method:?}"),
+    }
+}
+
+#[test]
+fn demo_starts_a_daemon_in_a_temp_home_and_leaves_nothing() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut desk = FakeDesk::absent();
+    let folder = desk.home.path().to_path_buf();
+    let shown = folder.display();
+    let program = folder.join("daemon");
+    let script = format!(
+        "#!/bin/sh\nprintf %s \"$FRONTDESK_HOME\" > {shown}/t; mv {shown}/t {shown}/home\n\
+         until [ -e {shown}/bound ]; do sleep 0.01; done\necho ready socket=x http=- version=0\n\
+         until [ -e {shown}/stopped ]; do sleep 0.01; done\ntouch {shown}/ended\n"
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+    desk.program = Some(program);
+    desk.home_is_given = false;
+    let desk = std::sync::Arc::new(desk);
+    let daemon = std::thread::spawn({
+        let (desk, folder) = (std::sync::Arc::clone(&desk), folder.clone());
+        move || {
+            while !folder.join("home").exists() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            let home = std::fs::read_to_string(folder.join("home")).unwrap();
+            let run = std::path::Path::new(&home).join("run");
+            std::fs::create_dir_all(&run).unwrap();
+            desk.listen(&run.join("frontdesk.sock"), play(folder.join("stopped")));
+            std::fs::write(folder.join("bound"), "").unwrap();
+        }
+    });
+    let ran = desk.run(&["demo", "--json"]);
+    daemon.join().unwrap();
+    assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+    assert!(folder.join("ended").exists(), "the daemon was killed instead of stopped");
+    let home = std::fs::read_to_string(folder.join("home")).unwrap();
+    assert!(home.contains("frontdesk-demo-"), "{home}");
+    assert!(!std::path::Path::new(&home).parent().unwrap().exists(), "{home}");
+}
+
+#[test]
+fn demo_tells_why_its_daemon_did_not_start() {
+    let mut desk = FakeDesk::absent();
+    // `ls serve` fails at once and says so on stderr.
+    desk.program = Some("/bin/ls".into());
+    let ran = desk.run(&["demo"]);
+    assert_eq!(ran.exit, Exit::Failed);
+    assert!(
+        ran.err.contains("failed to start the daemon: ") && ran.err.contains("serve"),
+        "{}",
+        ran.err
+    );
+}
+
 #[test]
 fn demo_plays_on_a_daemon_that_runs_and_leaves_it_running() {
     let mut made = 0;
