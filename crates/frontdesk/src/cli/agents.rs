@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
         if args.json {
             let raw: Vec<&RawValue> = checks.iter().map(|(raw, _)| raw.as_ref()).collect();
             let document = serde_json::to_string(&serde_json::json!({ "agents": raw }));
-            shell.out.line(&document.map_err(anyhow::Error::from)?)?;
+            shell.out.json(&document.map_err(anyhow::Error::from)?)?;
         } else {
             doctor::show_checks(&checks, shell)?;
         }
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
         return Ok(if broken { Exit::Failed } else { Exit::Done });
     }
     if args.json {
-        shell.out.line(answer.raw())?;
+        shell.out.json(answer.raw())?;
     } else {
         show(&list.read(), shell)?;
     }

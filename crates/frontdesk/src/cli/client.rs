@@ -71,6 +71,22 @@ impl RpcError {
         }
     }
 
+    /// What the data says beyond what the person just typed, for a line below the message.
+    pub(crate) fn more(&self) -> Option<String> {
+        let words: Vec<String> = self
+            .data
+            .as_ref()?
+            .as_object()?
+            .iter()
+            .filter(|(name, _)| !matches!(name.as_str(), "sessionId" | "retryable" | "method"))
+            .map(|(name, value)| match value {
+                Value::String(text) => format!("{name}: {text}"),
+                other => format!("{name}: {other}"),
+            })
+            .collect();
+        (!words.is_empty()).then(|| super::text::line(&words.join(", ")))
+    }
+
     /// The error as the JSON document that `--json` prints.
     pub(crate) fn to_json(&self) -> Value {
         let mut error = json!({ "code": self.code, "message": self.message });
@@ -203,7 +219,7 @@ impl Client {
         let (reader, queue) = (stream.try_clone()?, sender.clone());
         std::thread::Builder::new()
             .name("reader".to_owned())
-            .spawn(move || read_messages(reader, &queue))?;
+            .spawn(move || read_messages(reader, &queue, Limits::default().frame_bytes))?;
         let aside = VecDeque::new();
         let mut client = Self { stream, sender, events, aside, next_id: 0, ended: false };
         client.write_line(&json!({
@@ -369,8 +385,9 @@ fn is_for_nobody(frame: &Frame) -> bool {
     frame.error().is_some() && matches!(frame.id(), None | Some("null"))
 }
 
-fn read_messages(stream: UnixStream, queue: &SyncSender<Event>) {
-    let limit_bytes = Limits::default().frame_bytes;
+/// Reads messages into the queue until the stream or the reader of the queue ends. A line may have
+/// `limit_bytes` without its line end.
+fn read_messages(stream: UnixStream, queue: &SyncSender<Event>, limit_bytes: u64) {
     let mut reader = BufReader::with_capacity(64 << 10, stream);
     let mut line = Vec::new();
     loop {
@@ -402,3 +419,7 @@ fn read_messages(stream: UnixStream, queue: &SyncSender<Event>) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

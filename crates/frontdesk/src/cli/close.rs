@@ -46,7 +46,7 @@ pub(crate) fn run_close(args: &CloseArgs, shell: &mut Shell) -> Result<Exit, Fai
     let remaining = outcome["remaining"].as_i64().unwrap_or(0);
     let open = outcome["closed"] == Value::Bool(false);
     if args.json {
-        shell.out.line(answer.raw())?;
+        shell.out.json(answer.raw())?;
     } else if open {
         let others = time::plural(remaining, "other client");
         shell.out.remark(WANTED, &format!("still open for {others}; --force closes it for all"));
@@ -62,7 +62,7 @@ pub(crate) fn run_delete(args: &DeleteArgs, shell: &mut Shell) -> Result<Exit, F
     let id = rows::resolve(&mut client, &args.session)?;
     let answer = client.call("session/delete", &rows::session_params(&id, args.force), CALL)?;
     if args.json {
-        shell.out.line(answer.raw())?;
+        shell.out.json(answer.raw())?;
     } else {
         shell.out.line(&format!("deleted {}", text::line(&id)))?;
     }

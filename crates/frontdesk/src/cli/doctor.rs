@@ -12,13 +12,16 @@ use super::client::{CALL, CALL_AGENT, Client, ClientError};
 use super::out::{BAD, BOLD, DIM, GOOD, WANTED};
 use super::table::{fixed, flexible, lay_out};
 use super::wire::{self, Agent, Check, Info};
-use super::{Exit, Failure, Shell, text, time};
+use super::{Exit, Failure, Shell, stop, text, time};
 
 /// Longest path a unix socket may have on Linux, in bytes. Instances' sockets lie deeper than the
 /// daemon's and need the difference.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// What an instance's socket adds to the run folder: `instances/ID/sock` and its slash.
 const INSTANCE_PATH_BYTES: usize = "/instances//sock".len() + 36;
+
+/// Time for a helper program to answer.
+const HELPER_MS_MAX: u64 = 2_000;
 
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
@@ -64,10 +67,10 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
             let checks = check_all(&mut client, &list.read(), shell)?;
             (Some(info), checks)
         }
-        Err(Failure::Client(ClientError::NoDaemon(_))) => (None, found_on_path()),
+        Err(Failure::Client(ClientError::NoDaemon(_))) => (None, found_on_path(shell)),
         Err(failure) => {
             findings.push(finding("daemon", Verdict::Bad, failure.to_string()));
-            (None, found_on_path())
+            (None, found_on_path(shell))
         }
     };
     findings.push(daemon(info.as_ref(), shell));
@@ -78,7 +81,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     if args.json {
         let raw: Vec<&RawValue> = checks.iter().map(|(raw, _)| raw.as_ref()).collect();
         let document = serde_json::to_string(&json!({ "agents": raw, "findings": findings }));
-        shell.out.line(&document.map_err(anyhow::Error::from)?)?;
+        shell.out.json(&document.map_err(anyhow::Error::from)?)?;
     } else {
         show_checks(&checks, shell)?;
         shell.out.line("")?;
@@ -137,10 +140,11 @@ fn local_check(
     Ok((raw, Check { agent: name.to_owned(), found, error, ..Check::default() }))
 }
 
-/// Without a daemon: the built-in agent, which is this program itself.
-fn found_on_path() -> Vec<(Box<RawValue>, Check)> {
-    let program = std::env::current_exe().ok().map(|path| path.display().to_string());
-    local_check("demo", program, Some("not started: no daemon runs".to_owned()))
+/// Without a daemon: the built-in agent, which is this program itself. Nothing is started, because
+/// only a daemon's holders may start agents.
+fn found_on_path(shell: &Shell) -> Vec<(Box<RawValue>, Check)> {
+    let program = shell.program.display().to_string();
+    local_check("demo", Some(program), Some("not started: no daemon runs".to_owned()))
         .into_iter()
         .collect()
 }
@@ -268,18 +272,21 @@ fn unit(pid: u32) -> Option<Finding> {
     if user {
         command.arg("--user");
     }
-    let output = command
-        .args(["show", "--property=KillMode", "--value", "--", &unit])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output();
-    let mode = match output {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).trim().to_owned()
-        }
-        _ => String::new(),
-    };
+    command.args(["show", "--property=KillMode", "--value", "--", &unit]);
+    let mode = short_output(&mut command).unwrap_or_default();
     Some(judge_kill_mode(&unit, &mode))
+}
+
+/// What a program prints, trimmed; `None` if it fails or takes too long. For a few words only:
+/// they have to fit into a pipe.
+fn short_output(command: &mut Command) -> Option<String> {
+    let (stdin, stderr) = (Stdio::null(), Stdio::null());
+    let mut child = command.stdin(stdin).stderr(stderr).stdout(Stdio::piped()).spawn().ok()?;
+    if !stop::ends_within(&mut child, HELPER_MS_MAX) {
+        let _ = child.kill();
+    }
+    let output = child.wait_with_output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// The service that a process belongs to, if it is one; scopes belong to terminals.
@@ -336,6 +343,15 @@ mod tests {
         assert_eq!(home(Path::new("/nonexistent/x")).verdict, Verdict::Good);
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(home(folder.path()).verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn a_helper_that_hangs_or_fails_says_nothing() {
+        let run = |program: &str, arg: &str| short_output(Command::new(program).arg(arg));
+        assert_eq!(run("echo", " a ").as_deref(), Some("a"));
+        assert_eq!(run("sh", "-c"), None);
+        assert_eq!(run("/nonexistent", ""), None);
+        assert_eq!(run("sleep", "30"), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::io::{BufRead as _, BufReader, Cursor, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use clap::Parser as _;
@@ -54,6 +54,10 @@ impl Peer {
 pub(crate) struct FakeDesk {
     pub(crate) paths: Paths,
     pub(crate) home: tempfile::TempDir,
+    /// What the demo starts as the daemon; without it a program that does not exist.
+    pub(crate) program: Option<PathBuf>,
+    /// Whether commands believe that the person named this home.
+    pub(crate) home_is_given: bool,
     seen: Arc<Mutex<Vec<Value>>>,
 }
 
@@ -79,21 +83,29 @@ impl FakeDesk {
         let home = tempfile::tempdir().unwrap();
         let paths = Paths::in_home(home.path()).unwrap();
         std::fs::create_dir_all(&paths.run).unwrap();
-        Self { paths, home, seen: Arc::default() }
+        Self { paths, home, program: None, home_is_given: true, seen: Arc::default() }
     }
 
     /// A daemon that answers `initialize` itself and everything else by `script`.
     pub(crate) fn start(script: impl FnMut(&Value, &mut Peer) + Send + 'static) -> Self {
         let desk = Self::absent();
-        let listener = UnixListener::bind(desk.paths.socket()).unwrap();
-        let seen = Arc::clone(&desk.seen);
+        desk.listen(&desk.paths.socket(), script);
+        desk
+    }
+
+    /// Answers by `script` on this socket.
+    pub(crate) fn listen(
+        &self,
+        socket: &Path,
+        mut script: impl FnMut(&Value, &mut Peer) + Send + 'static,
+    ) {
+        let listener = UnixListener::bind(socket).unwrap();
+        let seen = Arc::clone(&self.seen);
         std::thread::spawn(move || {
-            let mut script = script;
             while let Ok((stream, _)) = listener.accept() {
                 serve(stream, &seen, &mut script);
             }
         });
-        desk
     }
 
     /// Everything the client said, the first line too.
@@ -124,8 +136,8 @@ impl FakeDesk {
             keyboard: Box::new(move || {
                 typed.map(|text| Box::new(Cursor::new(text.as_bytes())) as Box<_>)
             }),
-            program: Path::new("/nonexistent/frontdesk").to_path_buf(),
-            home_is_given: true,
+            program: self.program.clone().unwrap_or_else(|| "/nonexistent/frontdesk".into()),
+            home_is_given: self.home_is_given,
             movable_cursor: false,
             catch_interrupts: false,
         };

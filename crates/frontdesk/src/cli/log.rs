@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
             let record: Record = serde_json::from_str(raw.get()).unwrap_or_default();
             after = after.max(record.seq);
             if args.json {
-                shell.out.line(raw.get())?;
+                shell.out.json(raw.get())?;
             } else {
                 show(&record, shell)?;
             }

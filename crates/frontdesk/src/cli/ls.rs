@@ -22,8 +22,8 @@ pub(crate) struct Args {
     #[arg(long, value_parser = ["active", "inactive"])]
     status: Option<String>,
     /// Show at most this many, newest first
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
     /// Ask the agents for their own lists first
     #[arg(long)]
     refresh: bool,
@@ -42,10 +42,10 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
         refresh: args.refresh,
     };
     let mut client = shell.connect()?;
-    let found = rows::fetch(&mut client, &query, args.limit)?;
+    let found = rows::fetch(&mut client, &query, args.limit as usize)?;
     if args.json {
         let document = found.to_json().map_err(anyhow::Error::from)?;
-        shell.out.line(&document)?;
+        shell.out.json(&document)?;
     } else {
         show(&found, shell)?;
     }

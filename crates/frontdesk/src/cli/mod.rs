@@ -33,6 +33,8 @@ mod wire;
 mod fake;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod turn_tests;
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, IsTerminal as _, Read};
@@ -334,7 +336,7 @@ fn run_in(command: &Command, shell: &mut Shell) -> Exit {
         let exit = tell(&failure, &mut shell.out);
         if command.json() && !shell.out.has_spoken() {
             // A script that asked for a document gets one, whatever happens.
-            let _ = shell.out.line(&failure.to_json().to_string());
+            let _ = shell.out.json(&failure.to_json().to_string());
         }
         exit
     })
@@ -342,5 +344,13 @@ fn run_in(command: &Command, shell: &mut Shell) -> Exit {
 
 fn tell(failure: &Failure, out: &mut Out) -> Exit {
     out.remark(out::BAD, &format!("error: {failure}"));
+    if let Failure::Client(ClientError::Rpc(error)) = failure {
+        if let Some(more) = error.more() {
+            out.remark(out::DIM, &format!("  {more}"));
+        }
+        if error.code == wire::METHOD_NOT_FOUND {
+            out.remark(out::DIM, "  the daemon may be of another version; see `frontdesk doctor`");
+        }
+    }
     failure.exit()
 }

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     }
     let answer = shell.connect()?.call("session/new", &params, CALL_AGENT)?;
     if args.json {
-        shell.out.line(answer.raw())?;
+        shell.out.json(answer.raw())?;
         return Ok(Exit::Done);
     }
     let made: Value = answer.read()?;

@@ -95,6 +95,16 @@ impl Out {
         self.result(|out| writeln!(out, "{style}{text}{style:#}"))
     }
 
+    /// One JSON document of the result, on one line: exactly as given, but that a terminal gets
+    /// no control codes, which JSON lets through where they lie above ASCII.
+    pub(crate) fn json(&mut self, document: &str) -> io::Result<()> {
+        if self.results_terminal {
+            let escaped = super::text::escape_json(document);
+            return self.line(&escaped);
+        }
+        self.line(document)
+    }
+
     /// A piece of the result, shown at once.
     pub(crate) fn piece(&mut self, text: &str) -> io::Result<()> {
         if text.is_empty() {
@@ -181,5 +191,74 @@ impl Out {
             }
             done => done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    /// One terminal that shows both streams.
+    #[derive(Clone, Default)]
+    struct Screen(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Screen {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct Gone;
+
+    impl Write for Gone {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn speak(terminal: bool) -> String {
+        let screen = Screen::default();
+        let mut out = Out::to(Box::new(screen.clone()), Box::new(screen.clone()));
+        (out.results_terminal, out.remarks_terminal) = (terminal, terminal);
+        out.piece("an ").unwrap();
+        out.remark(DIM, "remark");
+        out.piece("answer").unwrap();
+        out.remark_piece(DIM, "thought");
+        out.piece("!").unwrap();
+        out.end_line().unwrap();
+        out.end_line().unwrap();
+        let shown = screen.0.lock().unwrap().clone();
+        String::from_utf8(shown).unwrap()
+    }
+
+    #[test]
+    fn on_a_terminal_the_streams_do_not_run_into_each_other() {
+        assert_eq!(speak(true), "an \nremark\nanswer\nthought\n!\n");
+    }
+
+    #[test]
+    fn in_a_file_the_answer_is_not_broken_up() {
+        // Here both streams share one buffer; what matters is that no line end was added to the
+        // answer's own text.
+        assert_eq!(speak(false), "an remark\nanswerthought\n!\n");
+    }
+
+    #[test]
+    fn a_reader_that_left_is_noticed_and_no_error() {
+        let mut out = Out::to(Box::new(Gone), Box::new(Gone));
+        assert!(!out.is_closed() && !out.has_spoken());
+        out.line("x").unwrap();
+        assert!(out.is_closed() && out.has_spoken());
+        out.piece("y").unwrap();
+        out.remark(BAD, "z");
     }
 }

@@ -137,7 +137,7 @@ impl Turn {
                 Some(Event::Interrupt) => {
                     self.interrupts += 1;
                     if self.interrupts > 1 {
-                        shell.out.remark(WANTED, "left; the turn goes on until it is cancelled");
+                        shell.out.remark(WANTED, "left; the agent may go on for a moment");
                         return Ok(Exit::Failed);
                     }
                     self.cancel(client, shell)?;
@@ -164,7 +164,7 @@ impl Turn {
         let params = frame.params().unwrap_or("null");
         match &*frame.method {
             "session/update" if self.json => {
-                shell.out.line(&format!(r#"{{"update":{params}}}"#))?;
+                shell.out.json(&format!(r#"{{"update":{params}}}"#))?;
             }
             "session/update" => {
                 let params: Value = serde_json::from_str(params).unwrap_or(Value::Null);
@@ -201,7 +201,7 @@ impl Turn {
             return Ok(());
         }
         if self.json {
-            shell.out.line(&format!(r#"{{"question":{}}}"#, frame.params().unwrap_or("null")))?;
+            shell.out.json(&format!(r#"{{"question":{}}}"#, frame.params().unwrap_or("null")))?;
         }
         self.questions.push(question);
         if self.questions.len() == 1 {
@@ -274,14 +274,14 @@ impl Turn {
         let answer = match client::answer("session/prompt", frame) {
             Ok(answer) => answer,
             Err(ClientError::Rpc(error)) if self.json => {
-                shell.out.line(&json!({ "error": error.to_json() }).to_string())?;
+                shell.out.json(&json!({ "error": error.to_json() }).to_string())?;
                 return Err(ClientError::Rpc(error).into());
             }
             Err(error) => return Err(error.into()),
         };
         let result: Value = answer.read()?;
         if self.json {
-            shell.out.line(&format!(r#"{{"result":{}}}"#, answer.raw()))?;
+            shell.out.json(&format!(r#"{{"result":{}}}"#, answer.raw()))?;
         }
         match result["stopReason"].as_str() {
             Some("end_turn") => Ok(Exit::Done),

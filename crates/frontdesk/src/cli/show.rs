@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     let id = rows::resolve(&mut client, &args.session)?;
     let answer = client.call("_frontdesk/session", &rows::session_params(&id, false), CALL)?;
     if args.json {
-        shell.out.line(answer.raw())?;
+        shell.out.json(answer.raw())?;
         return Ok(Exit::Done);
     }
     let row: Row = answer.read()?;

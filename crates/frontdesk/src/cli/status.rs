@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     let answer = client.call("session/status", &rows::session_params(&id, false), CALL)?;
     let status: Status = answer.read()?;
     if args.json {
-        shell.out.line(answer.raw())?;
+        shell.out.json(answer.raw())?;
     } else {
         show(&status, shell)?;
     }

@@ -1,5 +1,6 @@
 //! `frontdesk stop`: ends the daemon and waits until it has ended.
 
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
                 "tookMs": took_ms,
             }
         });
-        shell.out.line(&ended.to_string())?;
+        shell.out.json(&ended.to_string())?;
     } else {
         let count =
             |number: u64, word| time::plural(i64::try_from(number).unwrap_or(i64::MAX), word);
@@ -78,6 +79,18 @@ fn wait_until_gone(shell: &Shell, process: &Process) -> Result<(), Failure> {
         std::thread::sleep(Duration::from_millis(LOOK_MS));
     }
     Ok(())
+}
+
+/// Waits for a child's end, at most this long; whether it has ended.
+pub(crate) fn ends_within(child: &mut Child, limit_ms: u64) -> bool {
+    let deadline = Instant::now() + Duration::from_millis(limit_ms);
+    loop {
+        match child.try_wait() {
+            Ok(Some(_)) | Err(_) => return true,
+            Ok(None) if Instant::now() >= deadline => return false,
+            Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
 }
 
 /// A process and when it was born, so that another one with its number is not taken for it.

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::fake::{FakeDesk, Peer};
 use super::{Cli, Exit};
 
-const KEY: &str = "01a22bb6-2da2-7132-b868-40a3a5d1f51f";
+pub(super) const KEY: &str = "01a22bb6-2da2-7132-b868-40a3a5d1f51f";
 const OTHER: &str = "01a22bb6-2da2-7132-c868-40a3a5d1f51f";
 
-fn row(id: &str, title: &str) -> Value {
+pub(super) fn row(id: &str, title: &str) -> Value {
     json!({
         "id": id, "key": id, "agent": "demo", "nativeId": format!("n-{id}"), "cwd": "/home/a/x",
         "title": title, "status": "active", "state": "running", "source": "owner", "ageMs": 0,
@@ -87,6 +87,7 @@ fn a_wrong_command_line_is_usage() {
         &["status"],
         &["nonsense"],
         &["ls", "--limit", "-1"],
+        &["ls", "--limit", "0"],
         &["new", "--cwd", "no-such-folder"],
         &["prompt", KEY, "  "],
     ] {
@@ -254,6 +255,21 @@ fn any_other_error_is_exit_1() {
     let ran = desk.run(&["status", KEY]);
     assert_eq!(ran.exit, Exit::Failed);
     assert_eq!(ran.err, "error: a[1mb\n");
+    let desk = desk_that_fails();
+    let ran = desk.run(&["show", KEY]);
+    assert!(
+        ran.err.contains("error: held\n  holder: zed") && ran.err.contains("doctor"),
+        "{}",
+        ran.err
+    );
+}
+
+fn desk_that_fails() -> FakeDesk {
+    FakeDesk::start(|message, peer| {
+        let data = json!({ "sessionId": "s", "holder": "zed\u{1b}" });
+        let error = json!({ "code": -32601, "message": "held", "data": data });
+        peer.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }));
+    })
 }
 
 #[test]
@@ -470,196 +486,6 @@ fn stop_waits_until_socket_and_process_are_gone() {
     assert_eq!(ran.out, format!("stopped pid {pid}: 1 loaded session, 2 agent processes ended\n"));
 }
 
-/// A daemon whose session answers a prompt with `turn`, which gets every message after it.
-fn prompted(mut turn: impl FnMut(&Value, &Value, &mut Peer) + Send + 'static) -> FakeDesk {
-    let mut prompt = Value::Null;
-    FakeDesk::start(move |message, peer| match message["method"].as_str() {
-        Some("_frontdesk/session") => peer.reply(message, &row(KEY, "One")),
-        Some("session/resume") => {
-            // Updates may come before the answer; they must not be lost or taken for it.
-            peer.update(&json!({ "sessionUpdate": "current_mode_update", "currentModeId": "ask" }));
-            peer.reply(message, &json!({}));
-        }
-        Some("session/prompt") => {
-            prompt = message.clone();
-            turn(message, message, peer);
-        }
-        _ => turn(message, &prompt, peer),
-    })
-}
-
-fn chunk(kind: &str, text: &str) -> Value {
-    json!({ "sessionUpdate": kind, "content": { "type": "text", "text": text } })
-}
-
-const OPTIONS: &str = r#"[{"optionId":"yes","name":"Allow once","kind":"allow_once"},{"optionId":"no","name":"Reject","kind":"reject_once"}]"#;
-
-fn ask_permission(peer: &mut Peer) {
-    peer.send_text(&format!(
-        r#"{{"jsonrpc":"2.0","id":"q1","method":"session/request_permission","params":{{"sessionId":"s","toolCall":{{"toolCallId":"t","title":"Write a"}},"options":{OPTIONS}}}}}"#
-    ));
-}
-
-#[test]
-fn prompt_streams_the_answer_to_stdout_and_the_rest_to_stderr() {
-    let desk = prompted(|_, prompt, peer| {
-        peer.update(&chunk("agent_thought_chunk", "hm\u{1b}[5m"));
-        peer.update(&json!({ "sessionUpdate": "tool_call", "toolCallId": "t", "title": "Read", "status": "pending" }));
-        peer.update(&json!({ "sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "completed" }));
-        peer.update(&json!({ "sessionUpdate": "plan", "entries": [{ "content": "a", "status": "in_progress" }] }));
-        peer.update(&chunk("user_message_chunk", "foreign"));
-        peer.update(&json!({ "sessionUpdate": "brand_new" }));
-        peer.update(&chunk("agent_message_chunk", "Hel"));
-        peer.update(&chunk("agent_message_chunk", "lo\n\u{1b}[2J\u{9b}there"));
-        peer.reply(prompt, &json!({ "stopReason": "end_turn" }));
-    });
-    let ran = desk.run(&["prompt", KEY, "hi"]);
-    assert_eq!(ran.exit, Exit::Done);
-    assert_eq!(ran.out, "Hello\n[2Jthere\n");
-    insta::assert_snapshot!(ran.err, @r"
-    another turn is running; this prompt waits for its end
-    mode: ask
-    hm[5m
-    tool: Read [pending]
-    tool: Read [completed]
-    plan: [>] a
-    another client asks: foreign
-    [brand_new]
-    ");
-    let resume = &desk.calls("session/resume")[0]["params"];
-    assert_eq!(resume["cwd"], "/home/a/x");
-    assert_eq!(desk.calls("session/prompt")[0]["params"]["prompt"][0]["text"], "hi");
-    desk.run(&["prompt", KEY, "-"]);
-    assert_eq!(desk.calls("session/prompt")[1]["params"]["prompt"][0]["text"], "from stdin");
-}
-
-#[test]
-fn an_answer_to_another_client_stays_out_of_this_one() {
-    let desk = prompted(|_, prompt, peer| {
-        let turn = |client: &str, state: &str| json!({ "sessionUpdate": "session_info_update", "_meta": { "frontdesk": { "turn": { "client": client, "state": state } } } });
-        peer.update(&turn("another", "running"));
-        peer.update(&chunk("agent_message_chunk", "theirs"));
-        peer.update(&turn("another", "ended"));
-        peer.update(&chunk("agent_message_chunk", "mine"));
-        peer.reply(prompt, &json!({ "stopReason": "end_turn" }));
-    });
-    let ran = desk.run(&["prompt", KEY, "hi"]);
-    assert_eq!(ran.out, "mine\n");
-    assert!(ran.err.contains("theirs"), "{}", ran.err);
-}
-
-#[test]
-fn prompt_json_is_a_line_each() {
-    let desk = prompted(|_, prompt, peer| {
-        peer.send_text(r#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"x","n":1e2}}}"#);
-        peer.reply(prompt, &json!({ "stopReason": "end_turn", "usage": 3 }));
-    });
-    let ran = desk.run(&["prompt", KEY, "hi", "--json"]);
-    let lines: Vec<&str> = ran.out.lines().collect();
-    assert_eq!(lines.len(), 3, "{}", ran.out);
-    assert!(lines[1].contains(r#""n":1e2"#));
-    assert_eq!(lines[2], r#"{"result":{"stopReason":"end_turn","usage":3}}"#);
-}
-
-#[test]
-fn a_question_is_answered_by_the_typed_number() {
-    let desk = prompted(|message, prompt, peer| {
-        if message == prompt {
-            ask_permission(peer);
-        } else {
-            let chosen = message["result"]["outcome"]["optionId"].as_str().unwrap();
-            assert_eq!(message["id"], "q1");
-            peer.update(&chunk("agent_message_chunk", chosen));
-            peer.reply(prompt, &json!({ "stopReason": "end_turn" }));
-        }
-    });
-    // The first line is no answer; the question is shown again.
-    let ran = desk.run_with(&["prompt", KEY, "hi"], Some("maybe\n2\n"));
-    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, "no\n"));
-    assert_eq!(ran.err.matches("choose 1-2").count(), 2, "{}", ran.err);
-}
-
-#[test]
-fn without_a_terminal_a_question_waits_for_others() {
-    let desk = prompted(|message, prompt, peer| {
-        if message == prompt {
-            ask_permission(peer);
-            peer.send(&json!({ "jsonrpc": "2.0", "method": "$/cancel_request", "params": { "requestId": "q1" } }));
-        } else {
-            // The withdrawn question gets its one answer, and that is no choice.
-            assert_eq!(message["error"]["code"], -32800);
-            peer.reply(prompt, &json!({ "stopReason": "end_turn" }));
-        }
-    });
-    let ran = desk.run(&["prompt", KEY, "hi"]);
-    assert_eq!(ran.exit, Exit::Done);
-    assert!(
-        ran.err.contains("no terminal") && ran.err.contains("answered elsewhere"),
-        "{}",
-        ran.err
-    );
-}
-
-#[test]
-fn a_keyboard_that_ends_is_no_answer() {
-    let desk = prompted(|message, prompt, peer| {
-        if message == prompt {
-            ask_permission(peer);
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            peer.reply(prompt, &json!({ "stopReason": "cancelled" }));
-        } else {
-            panic!("answered: {message}");
-        }
-    });
-    let ran = desk.run_with(&["prompt", KEY, "hi"], Some(""));
-    assert_eq!(ran.exit, Exit::Failed);
-    assert!(ran.err.contains("the turn ended early: cancelled"), "{}", ran.err);
-}
-
-#[test]
-fn what_the_client_does_not_serve_is_refused_at_once() {
-    let desk = prompted(|message, prompt, peer| {
-        if message == prompt {
-            peer.send(
-                &json!({ "jsonrpc": "2.0", "id": 1, "method": "fs/read_text_file", "params": {} }),
-            );
-        } else {
-            assert_eq!((&message["id"], &message["error"]["code"]), (&json!(1), &json!(-32601)));
-            peer.reply(prompt, &json!({ "stopReason": "end_turn" }));
-        }
-    });
-    assert_eq!(desk.run(&["prompt", KEY, "hi"]).exit, Exit::Done);
-}
-
-#[test]
-fn a_failed_turn_is_exit_1_and_an_unknown_session_4() {
-    for (code, exit) in [(-32603, Exit::Failed), (-32002, Exit::Unknown)] {
-        let desk = prompted(move |_, prompt, peer| peer.fail(prompt, code, "it broke"));
-        let ran = desk.run(&["prompt", KEY, "hi", "--json"]);
-        assert_eq!(ran.exit, exit);
-        let last: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
-        assert_eq!(last["error"]["code"], code);
-    }
-}
-
-#[test]
-fn a_daemon_that_dies_in_a_turn_ends_the_command() {
-    let desk = prompted(|_, _, peer| peer.close());
-    let ran = desk.run(&["prompt", KEY, "hi"]);
-    assert_eq!(ran.exit, Exit::Failed);
-    assert!(ran.err.contains("closed the connection"), "{}", ran.err);
-}
-
-#[test]
-fn garbage_from_the_daemon_is_an_error_and_no_hang() {
-    for garbage in ["{", "[]", "\u{0}", "{\"jsonrpc\":\"2.0\"}"] {
-        let desk = prompted(move |_, _, peer| peer.send_text(garbage));
-        let ran = desk.run(&["prompt", KEY, "hi"]);
-        assert_eq!(ran.exit, Exit::Failed, "{garbage}");
-        assert!(ran.err.contains("failed to read from the daemon"), "{}", ran.err);
-    }
-}
-
 #[test]
 fn a_refused_connection_tells_why() {
     // An answer without an id: the daemon could not tie the error to a request.
@@ -670,53 +496,4 @@ fn a_refused_connection_tells_why() {
     let ran = desk.run(&["ls"]);
     assert_eq!(ran.exit, Exit::Failed);
     assert!(ran.err.contains("too many connections"), "{}", ran.err);
-}
-
-#[test]
-fn demo_plays_on_a_daemon_that_runs_and_leaves_it_running() {
-    let mut made = 0;
-    let mut prompts: Vec<Value> = Vec::new();
-    let desk = FakeDesk::start(move |message, peer| match message["method"].as_str() {
-        Some("session/new") => {
-            made += 1;
-            peer.reply(message, &json!({ "sessionId": format!("s{made}") }));
-        }
-        Some("session/prompt") => prompts.push(message.clone()),
-        Some("_frontdesk/session") => {
-            let id = message["params"]["sessionId"].as_str().unwrap();
-            peer.reply(message, &row(id, "Title"));
-            for prompt in prompts.drain(..) {
-                let session = prompt["params"]["sessionId"].clone();
-                let update = chunk("agent_message_chunk", "last words");
-                peer.send(&json!({ "jsonrpc": "2.0", "method": "session/update", "params": { "sessionId": session, "update": update } }));
-                peer.reply(&prompt, &json!({ "stopReason": "end_turn" }));
-            }
-        }
-        method => panic!("unexpected {method:?}"),
-    });
-    let ran = desk.run(&["demo"]);
-    assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
-    assert!(ran.out.contains("last words") && ran.out.contains("frontdesk serve"), "{}", ran.out);
-    assert_eq!(desk.calls("session/new").len(), 3);
-    assert_eq!(desk.calls("_frontdesk/stop").len(), 0);
-}
-
-#[test]
-fn demo_fails_with_its_turns() {
-    let desk = FakeDesk::start(|message, peer| match message["method"].as_str() {
-        Some("session/new") => peer.reply(message, &json!({ "sessionId": "s" })),
-        Some("session/prompt") => peer.fail(message, -31002, "the agent ended\u{7}"),
-        _ => peer.reply(message, &row("s", "Title")),
-    });
-    let ran = desk.run(&["demo", "--json"]);
-    assert_eq!(ran.exit, Exit::Failed);
-    assert!(ran.err.contains("Run the tests: the agent ended\n"), "{}", ran.err);
-    assert_eq!(ran.json()["sessions"].as_array().unwrap().len(), 3);
-}
-
-#[test]
-fn demo_without_a_daemon_program_says_what_failed() {
-    let ran = FakeDesk::absent().run(&["demo"]);
-    assert_eq!(ran.exit, Exit::Failed);
-    assert!(ran.err.contains("failed to start /nonexistent/frontdesk serve"), "{}", ran.err);
 }

@@ -102,6 +102,22 @@ pub(crate) fn folder(path: &str, home: Option<&Path>) -> String {
     line(path)
 }
 
+/// The same JSON document with every character that could command a terminal as an escape.
+/// Such characters can only lie inside strings.
+pub(crate) fn escape_json(document: &str) -> String {
+    let mut out = String::with_capacity(document.len());
+    for c in document.chars() {
+        if is_hostile(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
 /// Control codes (C0, DEL, C1), line separators, and marks that reorder or hide text.
 fn is_hostile(c: char) -> bool {
     c.is_control()
@@ -152,6 +168,14 @@ mod tests {
         assert_eq!(folder("/home/a/x\u{1b}y", home), "~/xy");
         assert_eq!(folder("/home/ab", home), "/home/ab");
         assert_eq!(folder("/", None), "/");
+    }
+
+    #[test]
+    fn json_on_a_terminal_means_the_same_and_commands_nothing() {
+        let value = serde_json::json!({ "a\u{9b}": ["\u{7f}\u{202e}\u{e0041}é\u{1b}"] });
+        let escaped = escape_json(&value.to_string());
+        assert!(!escaped.chars().any(is_hostile), "{escaped}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).unwrap(), value);
     }
 
     proptest! {

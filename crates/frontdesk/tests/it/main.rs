@@ -8,5 +8,6 @@
     reason = "tests"
 )]
 
+mod cli;
 mod demo_agent;
 mod hold;

@@ -30,7 +30,7 @@ const ACTS: &[(&str, &str)] = &[
     ),
     (
         "Add a greeting",
-        "plan Look around; Write the file; Check it\ntool Search the folder\nwait 700\nwrite greeting.txt Hello from the front desk\nsay The file is written.",
+        "wait 700\nplan Look around; Write the file; Check it\nwait 900\ntool Search the folder\nwait 900\nwrite greeting.txt Hello from the front desk\nsay The file is written.",
     ),
 ];
 

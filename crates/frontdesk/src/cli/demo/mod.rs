@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     seen?;
     let all_well = show.cast.all_ended_well();
     if args.json {
-        shell.out.line(&show.cast.to_json().to_string())?;
+        shell.out.json(&show.cast.to_json().to_string())?;
     } else if all_well {
         tell(shell)?;
     }

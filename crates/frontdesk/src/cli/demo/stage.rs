@@ -9,12 +9,12 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 
 use super::super::client::Client;
-use super::super::stop;
+use super::super::stop::{self, ends_within};
 use super::super::{Failure, Shell, text};
 use crate::paths::Paths;
 
@@ -145,17 +145,6 @@ fn end(daemon: &mut Child) {
     if !ends_within(daemon, TERM_MS_MAX) {
         let _ = daemon.kill();
         let _ = daemon.wait();
-    }
-}
-
-fn ends_within(daemon: &mut Child, limit_ms: u64) -> bool {
-    let deadline = Instant::now() + Duration::from_millis(limit_ms);
-    loop {
-        match daemon.try_wait() {
-            Ok(Some(_)) | Err(_) => return true,
-            Ok(None) if Instant::now() >= deadline => return false,
-            Ok(None) => std::thread::sleep(Duration::from_millis(10)),
-        }
     }
 }
 
