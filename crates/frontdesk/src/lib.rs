@@ -7,6 +7,7 @@ pub mod conn;
 pub mod demo_agent;
 pub mod dispatch;
 pub mod hold;
+pub mod lock;
 pub mod log;
 pub mod node;
 pub mod paths;

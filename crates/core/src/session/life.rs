@@ -40,7 +40,7 @@ impl Session {
             "nativeId": native,
             "cwd": born.cwd,
             "additionalDirectories": born.additional_directories,
-            "client": { "key": &*client.key, "name": &*client.name },
+            "by": { "client": &*client.key, "name": &*client.name },
             "result": result,
         });
         if let Some(from) = &born.forked_from {

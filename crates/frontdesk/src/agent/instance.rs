@@ -46,6 +46,8 @@ pub struct Instance {
     pub limits: Arc<Limits>,
     /// Its spools and its stderr.
     pub data_dir: std::path::PathBuf,
+    /// Its holder's socket and record.
+    pub run_dir: std::path::PathBuf,
     send: tokio::sync::Mutex<SendState>,
     pub(super) shared: Mutex<Shared>,
     pub(super) heard: AtomicU64,
@@ -159,13 +161,16 @@ pub struct Parts {
     pub limits: Arc<Limits>,
     /// See [`Instance::data_dir`].
     pub data_dir: std::path::PathBuf,
+    /// See [`Instance::run_dir`].
+    pub run_dir: std::path::PathBuf,
 }
 
 impl Instance {
     /// An instance whose holder has said hello.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { id, agent, pid, cwd, greeting, link, ledger, limits, data_dir } = parts;
+        let Parts { id, agent, pid, cwd, greeting, link, ledger, limits, data_dir, run_dir } =
+            parts;
         Self {
             id,
             agent,
@@ -176,6 +181,7 @@ impl Instance {
             link,
             limits,
             data_dir,
+            run_dir,
             send: tokio::sync::Mutex::new(SendState { next: 1, ledger }),
             shared: Mutex::default(),
             heard: AtomicU64::new(0),

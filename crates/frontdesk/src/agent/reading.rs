@@ -34,7 +34,13 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                     too_long(&instance, &head, &tail, bytes, end).await;
                 }
                 LinkEvent::Accepted(_) => {}
-                LinkEvent::AgentExited { status } => exit = json!(status.to_string()),
+                LinkEvent::Refused(number, why) => {
+                    tracing::warn!(instance = %instance.id, number, ?why, "a holder did not take a frame");
+                    refused(&instance, number).await;
+                }
+                // It can be asked nothing more; what it still says is read to the end.
+                LinkEvent::InputClosed => instance.stop(),
+                LinkEvent::AgentExited(status) => exit = json!(status),
                 LinkEvent::Eof { .. } => {
                     end(&instance, "it closed its output", &exit).await;
                     instance.stop();
@@ -45,13 +51,48 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                 }
                 LinkEvent::HolderLost => {
                     end(&instance, "its holder is gone", &exit).await;
+                    prove_gone(&instance).await;
                 }
             }
         }
         instance.heard.store(instance.now_ms(), Ordering::Relaxed);
     }
     end(&instance, "its holder is gone", &exit).await;
-    instance.gone.send_replace(true);
+    if !*instance.gone.borrow() {
+        prove_gone(&instance).await;
+    }
+}
+
+/// Without a holder the agent is being killed by the kernel; that is proven before anybody else may
+/// load its sessions.
+async fn prove_gone(instance: &Instance) {
+    let term = std::time::Duration::from_millis(instance.limits.stop_term_ms);
+    match super::proc::end_recorded(&instance.run_dir, term).await {
+        Ok(_) => {
+            instance.gone.send_replace(true);
+        }
+        Err(error) => {
+            tracing::error!(instance = %instance.id, %error, "failed to prove that an agent is gone");
+        }
+    }
+}
+
+/// A frame that the holder did not take: whoever waits for its answer is told.
+async fn refused(instance: &Arc<Instance>, number: u64) {
+    let error = WireError::new(Code::InstanceEnded, "the agent's holder did not take the request");
+    let pending = lock(&instance.shared).pending.remove(&number);
+    fail(pending, error).await;
+}
+
+async fn fail(pending: Option<Pending>, error: WireError) {
+    match pending {
+        Some(Pending::Lane(lane, tag)) => {
+            lane.send(LaneMsg::Input(Input::AgentError { tag, error })).await;
+        }
+        Some(Pending::Call(tx)) => drop(tx.send(Err(error))),
+        Some(Pending::Birth(tx, ..)) => drop(tx.send(Err(error))),
+        None => {}
+    }
 }
 
 /// Text on stdout that is no message: kept in a bounded file for people.
@@ -279,14 +320,7 @@ async fn too_long(instance: &Arc<Instance>, head: &[u8], tail: &[u8], bytes: u64
     let error = WireError::new(Code::FrameTooLarge, text)
         .with_data(json!({ "bytes": bytes, "limitBytes": limit }));
     let pending = lock(&instance.shared).pending.remove(&number);
-    match pending {
-        Some(Pending::Lane(lane, tag)) => {
-            lane.send(LaneMsg::Input(Input::AgentError { tag, error })).await;
-        }
-        Some(Pending::Call(tx)) => drop(tx.send(Err(error))),
-        Some(Pending::Birth(tx, ..)) => drop(tx.send(Err(error))),
-        None => {}
-    }
+    fail(pending, error).await;
 }
 
 /// The instance has ended: whoever waits is told, once. Bytes that came first were handled first.
@@ -295,10 +329,7 @@ async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
         return;
     }
     let detail = json!({ "exit": exit, "stderrTail": stderr_tail(instance) });
-    let why = match exit {
-        Value::String(exit) => format!("{why} ({exit})"),
-        _ => why.to_owned(),
-    };
+    let why = if exit.is_null() { why.to_owned() } else { format!("{why} ({exit})") };
     tracing::info!(instance = %instance.id, agent = %instance.agent.name, why, "an instance has ended");
     instance.ended.send_replace(Some(Ended { why: why.clone(), detail: detail.clone() }));
     let (pending, routes) = {

@@ -278,7 +278,7 @@ pub fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     let first = args.next();
     match first.as_deref().and_then(|word| word.to_str()) {
-        Some("hold") => crate::hold::main(&lossy(args)),
+        Some("hold") => crate::hold::main(),
         Some("demo-agent") => crate::demo_agent::main(&lossy(args)),
         _ => match Cli::try_parse() {
             Ok(cli) => run(cli.command),

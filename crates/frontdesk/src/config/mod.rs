@@ -157,6 +157,12 @@ impl fmt::Display for Place<'_> {
     }
 }
 
+/// Looks a program up: a path as it stands, a name on PATH.
+#[must_use]
+pub fn find_program(program: &str) -> Option<PathBuf> {
+    which::which(program).ok()
+}
+
 impl Config {
     /// Reads the file at `path`; one that is not there says nothing.
     ///

@@ -66,6 +66,12 @@ impl Ticket {
     }
 }
 
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
 impl Journal {
     pub(super) fn new(
         shared: Arc<Shared>,

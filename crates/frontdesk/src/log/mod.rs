@@ -369,3 +369,9 @@ fn len_of(file: &fs::File, path: &Path) -> Result<u64, LogError> {
 
 #[cfg(test)]
 mod tests;
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").finish_non_exhaustive()
+    }
+}

@@ -79,8 +79,8 @@ impl Node {
             Ok(instance) => instance?,
             Err(_) => return Err(self.start_error(agent, "its holder did not start in time")),
         };
-        let call =
-            instance.call("initialize", &upstream_initialize(greeting), self.limits.agent_start_ms);
+        let params = upstream_initialize(greeting);
+        let call = instance.call("initialize", &params, self.limits.agent_start_ms);
         let answer = match tokio::time::timeout(limit, call).await {
             Ok(answer) => answer,
             Err(_) => Err(self.start_error(agent, "it did not answer initialize in time")),
@@ -133,7 +133,9 @@ impl Node {
             env: agent.env.clone(),
             run_dir: self.paths.instances().join(&*id.0),
             data_dir: data_dir.clone(),
+            claims_dir: self.claims.clone(),
         };
+        let run_dir = spec.run_dir.clone();
         let link = link::start(&self.exe, &spec, &self.limits).await.map_err(|error| {
             tracing::warn!(agent = %agent.name, %error, "failed to start an instance");
             self.start_error(agent, &error.to_string())
@@ -146,7 +148,7 @@ impl Node {
                 |error| tracing::warn!(instance = %id, %error, "failed to open the ledger"),
             )
             .ok();
-        let pid = link.agent_pid();
+        let pid = u32::try_from(link.hello.agent.pid).ok();
         let (sender, receiver) = link.split();
         let instance = Arc::new(Instance::new(Parts {
             id: id.clone(),
@@ -158,6 +160,7 @@ impl Node {
             ledger,
             limits: self.limits.clone(),
             data_dir: data_dir.clone(),
+            run_dir,
         }));
         lock(&self.instances).insert(id.clone(), instance.clone());
         let node = self.clone();
@@ -281,7 +284,7 @@ impl Node {
                 tracing::error!(instance = %instance.id, "an agent's processes are still there");
             }
         } else {
-            instance.link.release(&self.claim_name(&instance.agent, native)).await;
+            let _ = instance.link.release(&self.claim_name(&instance.agent, native)).await;
         }
     }
 }

@@ -222,7 +222,8 @@ impl Node {
         });
         let record = adopted_record(1, Kind::Adopted, now, &data);
         let mut journal = self.log.create(key, now)?;
-        journal.append(std::slice::from_ref(&record))?;
+        // Adoptions can be made again: nobody waits for their sync.
+        let _unsynced = journal.append(std::slice::from_ref(&record))?;
         let mut view = View::default();
         view.apply(&record);
         self.directory.insert(Row::cold(key, view, journal.path().to_path_buf(), journal.bytes()));
@@ -246,7 +247,8 @@ impl Node {
         let mut journal = self.log.open_journal(&known.path)?;
         let record =
             adopted_record(journal.last_seq() + 1, Kind::Metadata, Timestamp::now(), &data);
-        journal.append(std::slice::from_ref(&record))?;
+        // Adoptions can be made again: nobody waits for their sync.
+        let _unsynced = journal.append(std::slice::from_ref(&record))?;
         let mut view = known.view.clone();
         view.apply(&record);
         self.directory.update_view(known.key, view);

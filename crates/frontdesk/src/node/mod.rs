@@ -20,6 +20,7 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::ids::{ConnId, InstanceId, Key};
 use frontdesk_core::limits::Limits;
 use frontdesk_core::session::{Input, Now};
+use frontdesk_core::status::Words;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -49,7 +50,9 @@ pub struct Node {
     /// The limits in force.
     pub limits: Arc<Limits>,
     /// The journals.
-    pub log: Log,
+    pub log: Arc<Log>,
+    /// The folder of claim files, one for this user and machine.
+    pub claims: PathBuf,
     /// Who has what.
     pub directory: Directory,
     /// The agents' own lists.
@@ -97,7 +100,7 @@ struct Dropped {
 impl Node {
     /// A daemon over an open log. Sessions are read by [`Node::recover_sessions`].
     #[must_use]
-    pub fn new(paths: Paths, exe: PathBuf, config: Config, log: Log) -> Self {
+    pub fn new(paths: Paths, exe: PathBuf, config: Config, log: Log, claims: PathBuf) -> Self {
         let limits = Arc::new(config.limits.clone());
         let agents = config
             .agents
@@ -110,7 +113,8 @@ impl Node {
             config,
             agents,
             limits,
-            log,
+            log: Arc::new(log),
+            claims,
             directory: Directory::default(),
             lists: Lists::default(),
             since: Timestamp::now(),
@@ -158,6 +162,12 @@ impl Node {
             let text = format!("there is no agent {name:?}; known agents: {}", known.join(", "));
             WireError::new(Code::InvalidParams, text).with_data(json!({ "agents": known }))
         })
+    }
+
+    /// The words that clients are answered `session/status` with, where they do not choose.
+    #[must_use]
+    pub fn words(&self) -> Words {
+        Words::from_text(self.config.status_words.as_str()).unwrap_or_default()
     }
 
     /// A fresh session key.

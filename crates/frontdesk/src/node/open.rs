@@ -86,7 +86,7 @@ impl Node {
         instance.unreserve();
         if outcome.is_err() {
             instance.unroute(&native);
-            instance.link.release(&self.claim_name(&agent, &native)).await;
+            let _ = instance.link.release(&self.claim_name(&agent, &native)).await;
             match &request.conn {
                 Some(conn) => self.set_aside(instance, conn),
                 None => self.retire(&instance),

@@ -31,9 +31,8 @@ pub struct Recovered {
 /// # Errors
 /// If the journal cannot be opened or read.
 pub fn read_view(path: &Path) -> Result<View, LogError> {
-    let snapshot = Snapshot::read(path).and_then(|snapshot| {
+    let snapshot = Snapshot::read(path).and_then(|(snapshot, reader)| {
         let view: View = serde_json::from_str(snapshot.fold.get()).ok()?;
-        let reader = Reader::open_at(path, snapshot.journal_bytes, snapshot.seq).ok()?;
         Some((view, reader))
     });
     let (mut view, mut reader) = match snapshot {
@@ -43,6 +42,8 @@ pub fn read_view(path: &Path) -> Result<View, LogError> {
     loop {
         let batch = reader.read_batch(BATCH_BYTES)?;
         if batch.is_empty() {
+            // A whole last line that lacks only its line end counts.
+            view.extend(&reader.finish());
             return Ok(view);
         }
         view.extend(&batch);
@@ -54,7 +55,7 @@ pub fn read_view(path: &Path) -> Result<View, LogError> {
 /// # Errors
 /// If it cannot be written; it can always be made again.
 pub fn save_view(path: &Path, journal_bytes: u64, view: &View) -> Result<(), LogError> {
-    let fold = serde_json::value::to_raw_value(view).map_err(LogError::snapshot)?;
+    let Ok(fold) = serde_json::value::to_raw_value(view) else { return Ok(()) };
     Snapshot { journal_bytes, seq: view.seq, fold }.write(path)
 }
 

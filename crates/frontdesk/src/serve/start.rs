@@ -146,7 +146,8 @@ pub(super) fn open(paths: Paths, config: Config) -> anyhow::Result<Arc<Node>> {
     let began = Instant::now();
     let exe = std::env::current_exe().context("failed to find this program's own file")?;
     let (log, replayed) = Log::open(&paths.data, &config.limits)?;
-    let node = Arc::new(Node::new(paths, exe, config, log));
+    let claims = crate::hold::claim::claims_dir(|name| std::env::var_os(name))?;
+    let node = Arc::new(Node::new(paths, exe, config, log, claims));
     let recovered = node.recover_sessions();
     tracing::info!(
         sessions = recovered.sessions,

@@ -73,7 +73,7 @@ async fn begin(
                 let view = crate::node::recover::read_view(&path)?;
                 Ok::<_, LogError>((log.open_journal(&path)?, view))
             });
-            let (journal, view) = opened.await.map_err(|_| LogError::stopped())??;
+            let (journal, view) = opened.await.map_err(|_| LogError::Closed)??;
             (journal, view, None, None)
         }
     };
