@@ -135,6 +135,8 @@ pub enum ToHolder<'a> {
         /// First byte still needed.
         offset: u64,
     },
+    /// Close the agent's input: the polite way to ask it to end.
+    CloseInput,
     /// End the agent and all it started, then leave.
     Stop {
         /// Time between TERM and KILL, in milliseconds.

@@ -57,6 +57,8 @@ limits! {
     cancel_grace_ms: u64 = 10_000;
     /// How long the next prompt waits for the late answer of a cancelled turn, in milliseconds.
     cancel_kill_ms: u64 = 60_000;
+    /// Time an agent gets to end by itself once its input is closed, in milliseconds.
+    stop_eof_ms: u64 = 2_000;
     /// Time from TERM to KILL when an agent is stopped, in milliseconds.
     stop_term_ms: u64 = 2_000;
     /// Silence of a stream whose first process has gone before the tree is killed, in milliseconds.

@@ -79,6 +79,7 @@ proptest! {
         ToHolder::Claim { name: &name, info: &info }.encode(&mut bytes);
         ToHolder::Release { name: &name }.encode(&mut bytes);
         ToHolder::Ack { offset: number }.encode(&mut bytes);
+        ToHolder::CloseInput.encode(&mut bytes);
         ToHolder::Stop { term_ms: 17 }.encode(&mut bytes);
         let expected = vec![
             format!("{:?}", ToHolder::Attach { version: 3, from_offset: number }),
@@ -86,6 +87,7 @@ proptest! {
             format!("{:?}", ToHolder::Claim { name: &name, info: &info }),
             format!("{:?}", ToHolder::Release { name: &name }),
             format!("{:?}", ToHolder::Ack { offset: number }),
+            format!("{:?}", ToHolder::CloseInput),
             format!("{:?}", ToHolder::Stop { term_ms: 17 }),
         ];
         prop_assert_eq!(heard(&bytes, &places), expected);

@@ -9,6 +9,7 @@ const ACK: u8 = 0x04;
 const STOP: u8 = 0x05;
 const CLAIM: u8 = 0x06;
 const RELEASE: u8 = 0x07;
+const CLOSE_INPUT: u8 = 0x08;
 
 const HELLO: u8 = 0x81;
 const OUT: u8 = 0x82;
@@ -90,6 +91,7 @@ impl ToHolder<'_> {
             }
             Self::InputPiece { piece } => put(out, INPUT_PIECE, &[piece]),
             Self::Ack { offset } => put(out, ACK, &[&offset.to_le_bytes()]),
+            Self::CloseInput => put(out, CLOSE_INPUT, &[]),
             Self::Stop { term_ms } => put(out, STOP, &[&term_ms.to_le_bytes()]),
             Self::Claim { name, info } => put_texts(out, CLAIM, name, info),
             Self::Release { name } => put_texts(out, RELEASE, name, ""),
@@ -240,6 +242,7 @@ fn to_holder(kind: u8, mut body: &[u8]) -> Option<ToHolder<'_>> {
             from_offset: take_number(&mut body)?,
         },
         ACK => ToHolder::Ack { offset: take_number(&mut body)? },
+        CLOSE_INPUT => ToHolder::CloseInput,
         STOP => ToHolder::Stop { term_ms: take_short(&mut body)? },
         CLAIM => {
             let (name, info) = texts(body)?;

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,7 @@ pub struct Instance {
     pub(super) ended: watch::Sender<Option<Ended>>,
     pub(super) gone: watch::Sender<bool>,
     init: OnceLock<(Value, Abilities)>,
+    stopping: AtomicBool,
     /// Things that were dropped and counted.
     pub counters: Counters,
 }
@@ -189,6 +190,7 @@ impl Instance {
             ended: watch::Sender::new(None),
             gone: watch::Sender::new(false),
             init: OnceLock::new(),
+            stopping: AtomicBool::new(false),
             counters: Counters::default(),
         }
     }
@@ -449,8 +451,28 @@ impl Instance {
         self.data_dir.join("stderr.log")
     }
 
-    /// Ends the process tree: closed stdin, TERM, KILL.
-    pub fn stop(&self) {
+    /// Ends the process tree: closed input, and behind it TERM and KILL. Some agents save at a
+    /// clean end only; those that are known not to end by themselves are not waited for.
+    pub fn stop(self: &Arc<Self>) {
+        if self.stopping.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if self.agent.quirks.no_exit_on_eof || self.has_ended().is_some() {
+            return self.link.stop(self.limits.stop_term_ms);
+        }
+        self.link.close_input();
+        let instance = self.clone();
+        tokio::spawn(async move {
+            let limit = Duration::from_millis(instance.limits.stop_eof_ms);
+            let mut ended = instance.ended.subscribe();
+            let _ = tokio::time::timeout(limit, ended.wait_for(Option::is_some)).await;
+            instance.link.stop(instance.limits.stop_term_ms);
+        });
+    }
+
+    /// Ends the process tree without asking: TERM, KILL.
+    pub fn kill(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
         self.link.stop(self.limits.stop_term_ms);
     }
 }

@@ -290,6 +290,11 @@ impl LinkSender {
         self.shared.ack(offset);
     }
 
+    /// Closes the agent's input: a polite agent saves and ends. It never waits.
+    pub fn close_input(&self) {
+        self.shared.push(&ToHolder::CloseInput);
+    }
+
     /// Ends the agent and all it started, `term_ms` milliseconds between TERM and KILL.
     /// [`LinkEvent::Gone`] tells that it is done; then the holder leaves. It never waits.
     pub fn stop(&self, term_ms: u64) {

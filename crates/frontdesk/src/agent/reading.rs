@@ -43,10 +43,11 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                 LinkEvent::AgentExited(status) => exit = json!(status),
                 LinkEvent::Eof { .. } => {
                     end(&instance, "it closed its output", &exit).await;
-                    instance.stop();
+                    instance.kill();
                 }
                 LinkEvent::Gone => {
                     end(&instance, "its processes are gone", &exit).await;
+                    instance.kill();
                     instance.gone.send_replace(true);
                 }
                 LinkEvent::HolderLost => {
@@ -128,7 +129,7 @@ async fn line(instance: &Arc<Instance>, noise: &mut Noise, text: &Bytes, end: u6
     }
 }
 
-fn noisy(instance: &Instance, noise: &mut Noise, text: &[u8]) {
+fn noisy(instance: &Arc<Instance>, noise: &mut Noise, text: &[u8]) {
     instance.counters.noise_lines.fetch_add(1, Ordering::Relaxed);
     let before = noise.bytes;
     noise.bytes += text.len() as u64 + 1;
@@ -138,7 +139,7 @@ fn noisy(instance: &Instance, noise: &mut Noise, text: &[u8]) {
     }
     if instance.initialized().is_none() && noise.bytes > instance.limits.noise_bytes {
         tracing::warn!(instance = %instance.id, "the agent prints text and no messages; ending it");
-        instance.stop();
+        instance.kill();
     }
 }
 

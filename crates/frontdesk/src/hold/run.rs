@@ -536,6 +536,10 @@ impl Holder {
             }
             ToHolder::InputPiece { piece } => answer(conn, self.input.piece(piece)?),
             ToHolder::Ack { offset } => self.out.trim(offset),
+            ToHolder::CloseInput => {
+                self.pump_input();
+                self.close_input();
+            }
             ToHolder::Stop { term_ms } => {
                 conn.await_end();
                 self.dismiss(now, Duration::from_millis(u64::from(term_ms)));
