@@ -393,15 +393,10 @@ impl Shared {
         let method = message.get("method").and_then(Value::as_str).map(str::to_owned);
         let id = message.get("id").cloned();
         let mut state = self.state();
-        match (&method, &id) {
-            (Some(_), _) | (None, None) => {}
-            (None, Some(id)) => {
-                if let Some(id) = id.as_i64() {
-                    if state.answers.insert(id, message.clone()).is_some() {
-                        state.fault = Some(format!("request {id} was answered twice"));
-                    }
-                }
-            }
+        if let (None, Some(id)) = (&method, id.as_ref().and_then(Value::as_i64))
+            && state.answers.insert(id, message.clone()).is_some()
+        {
+            state.fault = Some(format!("request {id} was answered twice"));
         }
         let params = message.get("params").cloned().unwrap_or(Value::Null);
         state.lines.push(Line::In(message));

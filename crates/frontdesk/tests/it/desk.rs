@@ -75,7 +75,8 @@ impl AgentSpec {
     fn to_toml(&self, mark: &str) -> String {
         // A JSON string is a TOML basic string for all that the tests put in one.
         let command = json!(self.command);
-        let mut out = format!("[agents.{}]\ncommand = {command}\n{}env = {{ ", self.name, self.extra);
+        let mut out =
+            format!("[agents.{}]\ncommand = {command}\n{}env = {{ ", self.name, self.extra);
         for (name, value) in &self.env {
             let _ = write!(out, "{name} = {}, ", json!(value));
         }

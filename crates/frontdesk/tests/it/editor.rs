@@ -1,7 +1,7 @@
 //! What an editor does for an agent: answers permission questions, serves files, runs terminals.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -42,7 +42,7 @@ type Served = Result<Value, (i64, String)>;
 
 fn serve(
     ask: &Ask,
-    cwd: &PathBuf,
+    cwd: &Path,
     permission: Permission,
     terminals: &Mutex<HashMap<String, Terminal>>,
 ) -> Served {
@@ -100,7 +100,7 @@ fn permit(options: &Value, permission: Permission) -> Value {
 
 /// Runs a terminal's command to its end. A command with arguments is run as it is, a bare one by
 /// the shell, since agents send both.
-fn run(params: &Value, cwd: &PathBuf) -> std::io::Result<Terminal> {
+fn run(params: &Value, cwd: &Path) -> std::io::Result<Terminal> {
     let program = params["command"].as_str().unwrap_or_default();
     let args = params["args"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut command = if args.is_empty() {
@@ -117,7 +117,7 @@ fn run(params: &Value, cwd: &PathBuf) -> std::io::Result<Terminal> {
             command.env(name, value);
         }
     }
-    let folder = params["cwd"].as_str().map_or_else(|| cwd.clone(), PathBuf::from);
+    let folder = params["cwd"].as_str().map_or_else(|| cwd.to_path_buf(), PathBuf::from);
     let out = command.current_dir(folder).stdin(Stdio::null()).output()?;
     let output = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
     Ok(Terminal {

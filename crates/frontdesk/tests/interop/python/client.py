@@ -103,6 +103,8 @@ async def attempt(awaitable):
         return {"result": plain(result) if hasattr(result, "model_dump") else result}
     except acp.RequestError as error:
         return {"error": {"code": error.code, "message": str(error), "data": error.data}}
+    except ValueError as error:  # the SDK's models do not accept the result
+        return {"unreadable": str(error)}
 
 
 class Run:

@@ -83,9 +83,8 @@ fn said(turn: &Value) -> String {
 fn both_phases(client: &SdkClient, parts: &Parts) {
     let demo = AgentSpec::new("demo", [frontdesk(), Path::new("demo-agent")]);
     let desk = Desk::builder().agent(demo).open();
-    let bound: Vec<String> = [&frontdesk().display().to_string(), "acp", "--agent", "demo"]
-        .map(str::to_owned)
-        .to_vec();
+    let bound: Vec<String> =
+        [&frontdesk().display().to_string(), "acp", "--agent", "demo"].map(str::to_owned).to_vec();
     let none = BTreeMap::new();
     let first = client.run(parts, &desk, &["first"], &bound, &none);
     check_turns(&first, &desk.work());
