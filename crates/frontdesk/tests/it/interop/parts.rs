@@ -110,9 +110,10 @@ impl Parts {
             rig.model.url
         );
         rig.file(".codex/config.toml", &config);
-        AgentSpec::new("codex", [self.npm("codex", ".bin/codex-acp-linux-x64")])
-            .env("HOME", rig.home())
-            .env("FAKE_KEY", "x")
+        // The package's wrapper would be one more process; the binary has the machine in its name.
+        let machine = if cfg!(target_arch = "aarch64") { "arm64" } else { "x64" };
+        let program = self.npm("codex", &format!(".bin/codex-acp-linux-{machine}"));
+        AgentSpec::new("codex", [program]).env("HOME", rig.home()).env("FAKE_KEY", "x")
     }
 
     /// agentao with a home of its own.
