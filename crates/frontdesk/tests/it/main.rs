@@ -14,5 +14,6 @@ mod cli;
 mod demo_agent;
 mod desk;
 mod editor;
+mod harness_tests;
 mod hold;
 mod interop;
