@@ -1,5 +1,6 @@
 //! codex-acp 0.16 behind Frontdesk: whole turns, a real permission, restarts, its own sessions.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -68,6 +69,25 @@ fn cancelled_turn(client: &mut Acp, session: &str) {
     let answer = client.wait(turn, ANSWER).unwrap();
     assert_eq!(answer["stopReason"], "cancelled");
     assert!(since.elapsed() < CANCELLED_WITHIN, "{:?}", since.elapsed());
+}
+
+/// The processes that have this session's file in codex's own store open for writing: who really
+/// runs it, whatever anybody says.
+fn writers(rig: &Rig, native: &str) -> Vec<PathBuf> {
+    let store = rig.home().join(".codex/sessions");
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let descriptors = processes.filter_map(|it| std::fs::read_dir(it.path().join("fd")).ok());
+    let writes = |descriptor: &PathBuf| {
+        let file = std::fs::read_link(descriptor).unwrap_or_default();
+        file.starts_with(&store) && file.to_string_lossy().contains(native)
+    };
+    descriptors.flatten().flatten().map(|it| it.path()).filter(writes).collect()
+}
+
+/// The id that codex itself knows a session by.
+fn native_id(client: &mut Acp, session: &str) -> String {
+    let about = client.ok("_frontdesk/session", json!({ "sessionId": session }));
+    about["nativeId"].as_str().unwrap().to_owned()
 }
 
 /// A desk with codex, and an initialized client of it.
@@ -170,6 +190,8 @@ fn the_whole_history_is_there_after_kill_9_and_there_are_never_two_agents() {
     let (answer, from) = second.turn(&session, "hello three");
     assert_eq!(answer.unwrap()["stopReason"], "end_turn");
     assert_said(&second, &session, from, "Fake model says: hello three");
+    let native = native_id(&mut second, &session);
+    assert_eq!(writers(&rig, &native).len(), 1);
     watch.at_most(1);
     drop(second);
     assert!(desk.stop().success());
@@ -215,6 +237,42 @@ fn a_second_client_joins_the_running_session_and_sees_each_item_once() {
 }
 
 #[test]
+fn clients_that_load_a_cold_session_at_once_share_one_agent() {
+    let parts = parts!();
+    let rig = Rig::new();
+    let mut desk = open(&rig, parts);
+    let mut client = join(&desk, &rig);
+    let session = new_session(&mut client, &rig);
+    client.turn(&session, "hello one").0.unwrap();
+    let native = native_id(&mut client, &session);
+    drop(client);
+    desk.restart();
+
+    let watch = desk.watch();
+    let mut clients: Vec<Acp> = (0..4).map(|_| join(&desk, &rig)).collect();
+    let params = rig.open_params(&session);
+    let loads: Vec<_> =
+        clients.iter_mut().map(|client| client.begin("session/load", params.clone())).collect();
+    for (client, load) in clients.iter().zip(&loads) {
+        client.wait(*load, ANSWER).unwrap();
+        let user = client.text(&session, "user_message_chunk", 0);
+        assert_eq!(occurrences(&user, "hello one"), 1, "{user}");
+    }
+    // Each of them drives the session, one turn after the other, and sees the others' turns.
+    let turns: Vec<_> = (0..)
+        .zip(&mut clients)
+        .map(|(number, client)| {
+            client.begin("session/prompt", prompt(&session, &format!("hello from {number}")))
+        })
+        .collect();
+    for (client, turn) in clients.iter().zip(turns) {
+        assert_eq!(client.wait(turn, ANSWER).unwrap()["stopReason"], "end_turn");
+    }
+    assert_eq!(writers(&rig, &native).len(), 1);
+    watch.at_most(1);
+}
+
+#[test]
 fn a_session_begun_in_codex_is_listed_loaded_and_continued() {
     let parts = parts!();
     let rig = Rig::new();
@@ -251,8 +309,7 @@ fn a_session_continued_outside_is_imported_once() {
     let mut client = join(&desk, &rig);
     let session = new_session(&mut client, &rig);
     client.turn(&session, "hello inside").0.unwrap();
-    let about = client.ok("_frontdesk/session", json!({ "sessionId": session }));
-    let native = about["nativeId"].as_str().unwrap().to_owned();
+    let native = native_id(&mut client, &session);
     drop(client);
     assert!(desk.stop().success());
     {

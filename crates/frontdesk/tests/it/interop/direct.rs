@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::acp::Acp;
@@ -62,6 +64,21 @@ fn agentao_runs_turns_and_names_unknown_sessions_in_its_own_way() {
     let mut second = start(&desk, &rig, &agent);
     let lost = second.err("session/load", rig.open_params(&session));
     assert_eq!(lost.code, -32600, "it now keeps killed sessions");
+
+    // Only a closed stdin makes it save: TERM loses the session as KILL does. So an agent has to
+    // be given the time to end by itself before it is sent any signal.
+    for (kept, signal) in [(true, None), (false, Some(Signal::SIGTERM))] {
+        let made = second.ok("session/new", rig.new_params());
+        let session = made["sessionId"].as_str().unwrap().to_owned();
+        second.turn(&session, "hello agentao").0.unwrap();
+        if let Some(signal) = signal {
+            kill(Pid::from_raw(i32::try_from(second.pid()).unwrap()), signal).unwrap();
+        }
+        second.finish(Duration::from_secs(10)).expect("it ends");
+        second = start(&desk, &rig, &agent);
+        let load = second.request("session/load", rig.open_params(&session));
+        assert_eq!(load.is_ok(), kept, "{signal:?}: {load:?}");
+    }
 }
 
 #[test]
