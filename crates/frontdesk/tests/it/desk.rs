@@ -92,6 +92,7 @@ pub(crate) struct DeskBuilder {
     top: String,
     limits: String,
     env: BTreeMap<String, String>,
+    work: Option<PathBuf>,
 }
 
 impl DeskBuilder {
@@ -124,12 +125,19 @@ impl DeskBuilder {
         self
     }
 
+    /// Lets the desk's programs run in this folder instead of one of its own.
+    #[must_use]
+    pub(crate) fn work(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.work = Some(folder.into());
+        self
+    }
+
     /// Makes the folders and writes `config.toml`; starts nothing.
     pub(crate) fn build(self) -> Desk {
         // Unix socket paths are limited to about 100 bytes, so the home lies directly below /tmp.
         let root = tempfile::Builder::new().prefix("fd").tempdir_in("/tmp").unwrap();
         let mark = root.path().display().to_string();
-        for folder in ["d", "u", "w", "c"] {
+        for folder in ["d", "u", "w"] {
             std::fs::create_dir(root.path().join(folder)).unwrap();
         }
         let mut config = String::new();
@@ -144,7 +152,8 @@ impl DeskBuilder {
             config.push_str(&agent.to_toml(&mark));
         }
         std::fs::write(root.path().join("d/config.toml"), config).unwrap();
-        Desk { root, mark, env: self.env, agents: self.agents, daemon: None }
+        let work = self.work.unwrap_or_else(|| root.path().join("w"));
+        Desk { root, mark, env: self.env, agents: self.agents, work, daemon: None }
     }
 
     /// Makes the folders and starts the daemon; returns when it is ready.
@@ -178,6 +187,7 @@ pub(crate) struct Desk {
     mark: String,
     env: BTreeMap<String, String>,
     agents: Vec<AgentSpec>,
+    work: PathBuf,
     daemon: Option<Daemon>,
 }
 
@@ -196,9 +206,9 @@ impl Desk {
         self.root.path().join("u")
     }
 
-    /// A work folder for sessions.
+    /// The folder that the desk's programs run in; a work folder for sessions.
     pub(crate) fn work(&self) -> PathBuf {
-        self.root.path().join("w")
+        self.work.clone()
     }
 
     /// The daemon's socket, whether or not it is there.

@@ -71,7 +71,7 @@ fn acpx_runs_codex_by_itself() {
     let parts = parts!();
     let rig = Rig::new();
     let agent = parts.codex(&rig);
-    let mut builder = Desk::builder().agent(agent.clone());
+    let mut builder = Desk::builder().work(rig.work()).agent(agent.clone());
     for (name, value) in &agent.env {
         builder = builder.env(name, value);
     }
@@ -84,7 +84,7 @@ fn acpx_runs_codex_by_itself() {
 fn acpx_finds_its_session_again_through_frontdesk() {
     let parts = parts!();
     let rig = Rig::new();
-    let desk = Desk::builder().agent(parts.codex(&rig)).open();
+    let desk = Desk::builder().work(rig.work()).agent(parts.codex(&rig)).open();
     let agent = format!("{} acp --agent codex", frontdesk().display());
     let (first, second) = three_commands(parts, &desk, &rig, agent);
     assert_eq!(first, second, "acpx was given another session");

@@ -22,7 +22,7 @@ fn new_session(client: &mut Acp, rig: &Rig) -> String {
 fn its_turns_pass_and_its_missing_abilities_are_made_good() {
     let parts = parts!();
     let rig = Rig::new();
-    let desk = Desk::builder().agent(parts.agentao(&rig)).open();
+    let desk = Desk::builder().work(rig.work()).agent(parts.agentao(&rig)).open();
     let mut client = join(&desk, &rig);
     let session = new_session(&mut client, &rig);
     let (answer, from) = client.turn(&session, "hello agentao");
@@ -45,7 +45,7 @@ fn its_turns_pass_and_its_missing_abilities_are_made_good() {
 fn its_unknown_sessions_are_minus_32002_with_the_id() {
     let parts = parts!();
     let rig = Rig::new();
-    let desk = Desk::builder().agent(parts.agentao(&rig)).open();
+    let desk = Desk::builder().work(rig.work()).agent(parts.agentao(&rig)).open();
     let mut client = join(&desk, &rig);
     let id = "sess_4a4e5d9cde5643229d909a45d55a0aa0";
     for (method, params) in [
@@ -63,7 +63,7 @@ fn its_unknown_sessions_are_minus_32002_with_the_id() {
 fn a_cleanly_stopped_session_is_loaded_again() {
     let parts = parts!();
     let rig = Rig::new();
-    let mut desk = Desk::builder().agent(parts.agentao(&rig)).open();
+    let mut desk = Desk::builder().work(rig.work()).agent(parts.agentao(&rig)).open();
     let mut client = join(&desk, &rig);
     let session = new_session(&mut client, &rig);
     client.turn(&session, "hello before").0.unwrap();
@@ -81,7 +81,7 @@ fn a_cleanly_stopped_session_is_loaded_again() {
 fn a_killed_session_is_lost_but_its_history_is_shown_and_the_error_says_what_is_lost() {
     let parts = parts!();
     let rig = Rig::new();
-    let mut desk = Desk::builder().agent(parts.agentao(&rig)).open();
+    let mut desk = Desk::builder().work(rig.work()).agent(parts.agentao(&rig)).open();
     let mut client = join(&desk, &rig);
     let session = new_session(&mut client, &rig);
     client.turn(&session, "hello before").0.unwrap();

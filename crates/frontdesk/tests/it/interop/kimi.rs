@@ -26,7 +26,7 @@ pub(super) fn turns(client: &mut Acp, rig: &Rig, session: &str) {
 fn terminals_list_and_load_work_through_frontdesk() {
     let parts = parts!();
     let rig = Rig::new();
-    let mut desk = Desk::builder().agent(parts.kimi(&rig)).open();
+    let mut desk = Desk::builder().work(rig.work()).agent(parts.kimi(&rig)).open();
     let mut first = desk.acp("kimi", editor(rig.work(), Permission::Allow));
     first.initialize(capabilities());
     let made = first.ok("session/new", rig.new_params());
