@@ -1,5 +1,6 @@
 //! codex-acp 0.16 behind Frontdesk: whole turns, a real permission, restarts, its own sessions.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,9 @@ use crate::desk::{Desk, row};
 use crate::editor::{Permission, capabilities, editor};
 use crate::interop::parts::{Rig, parts};
 
+/// How long the session is left alone before it is continued outside: longer than the time within
+/// which Frontdesk takes a later `updatedAt` for the agent's own late saving of the last turn.
+const LEFT_ALONE: Duration = Duration::from_secs(4);
 /// A cancelled turn ends long before its 100 chunks of 0.1 s would.
 const CANCELLED_WITHIN: Duration = Duration::from_secs(8);
 
@@ -73,17 +77,18 @@ fn cancelled_turn(client: &mut Acp, session: &str) {
     assert!(since.elapsed() < CANCELLED_WITHIN, "{:?}", since.elapsed());
 }
 
-/// The processes that have this session's file in codex's own store open for writing: who really
-/// runs it, whatever anybody says.
-fn writers(rig: &Rig, native: &str) -> Vec<PathBuf> {
+/// The `/proc` folders of the processes that have this session's file in codex's own store open:
+/// who really runs it, whatever anybody says.
+fn writers(rig: &Rig, native: &str) -> BTreeSet<PathBuf> {
     let store = rig.home().join(".codex/sessions");
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let descriptors = processes.filter_map(|it| std::fs::read_dir(it.path().join("fd")).ok());
-    let writes = |descriptor: &PathBuf| {
-        let file = std::fs::read_link(descriptor).unwrap_or_default();
-        file.starts_with(&store) && file.to_string_lossy().contains(native)
+    let has_open = |process: &PathBuf| {
+        let descriptors = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        descriptors
+            .filter_map(|it| std::fs::read_link(it.path()).ok())
+            .any(|file| file.starts_with(&store) && file.to_string_lossy().contains(native))
     };
-    descriptors.flatten().flatten().map(|it| it.path()).filter(writes).collect()
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|it| it.path());
+    processes.filter(has_open).collect()
 }
 
 /// The id that codex itself knows a session by.
@@ -318,6 +323,7 @@ fn a_session_continued_outside_is_imported_once() {
         let mut codex = desk.direct("codex", editor(rig.work(), Permission::Allow));
         codex.initialize(capabilities());
         codex.ok("session/load", rig.open_params(&native));
+        std::thread::sleep(LEFT_ALONE);
         codex.turn(&native, "hello outside").0.unwrap();
     }
     desk.start();
