@@ -5,9 +5,15 @@
     clippy::panic,
     clippy::print_stdout,
     missing_docs,
-    reason = "tests"
+    dead_code,
+    reason = "tests; not every helper of the desk is used yet"
 )]
 
+mod acp;
 mod cli;
 mod demo_agent;
+mod desk;
+mod editor;
+mod harness_tests;
 mod hold;
+mod interop;
