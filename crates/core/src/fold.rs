@@ -60,6 +60,8 @@ pub struct View {
     pub last_stop_reason: Option<String>,
     /// The instance that has it loaded, as far as the journal knows.
     pub loaded_by: Option<String>,
+    /// Taken in on a client's word alone: nobody is told of it before its agent has loaded it.
+    pub unproven: bool,
     /// `false` once its agent said that it is gone or cannot load it.
     pub resumable: Option<bool>,
     /// Deleted: unknown to everybody.
@@ -112,6 +114,7 @@ struct Facts {
     interaction: Option<String>,
     resumable: Option<bool>,
     archived: Option<bool>,
+    unproven: bool,
 }
 
 impl View {
@@ -173,6 +176,7 @@ impl View {
             }
             Kind::Adopted => {
                 self.origin = Origin::Adopted;
+                self.unproven = facts.unproven;
                 self.listed_at = instant(facts.updated_at.as_deref()).or(self.listed_at);
                 self.created_at = instant(facts.created_at.as_deref()).or(Some(record.at));
                 self.updated_at = self.listed_at.or(Some(record.at));
@@ -189,6 +193,7 @@ impl View {
             Kind::Loaded => {
                 self.loaded_by = facts.instance;
                 self.resumable = None;
+                self.unproven = false;
                 self.take_result(facts.result.as_ref());
             }
             Kind::Claimed => self.loaded_by = facts.instance,

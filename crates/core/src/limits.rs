@@ -49,8 +49,6 @@ limits! {
     agent_close_ms: u64 = 5_000;
     /// Time for one status probe, in milliseconds.
     probe_ms: u64 = 2_000;
-    /// How long a probe's "not here" is remembered, in milliseconds.
-    probe_negative_ms: u64 = 1_000;
     /// Time for a client to answer a request whose method nobody may know, in milliseconds.
     ext_answer_ms: u64 = 10_000;
     /// Grace for a running turn after `session/cancel`, in milliseconds.
@@ -103,8 +101,6 @@ limits! {
     commit_queue_bytes: u64 = 256 << 20;
     /// Journals kept open at once; others are opened again when they are written to.
     journal_files: u32 = 256;
-    /// Equal questions after a refusal before the turn is stopped.
-    equal_questions: u32 = 3;
     /// Messages waiting in one session's lane.
     lane_messages: u32 = 1024;
 }
@@ -128,7 +124,6 @@ mod tests {
             "rows",
             "pages",
             "lines",
-            "questions",
             "messages",
         ];
         for name in Limits::NAMES {

@@ -91,6 +91,16 @@ pub const fn verdict(code: i64, listed: Listed) -> Verdict {
     }
 }
 
+/// The same for an agent whose quirks say which code it answers for an id it does not know.
+#[must_use]
+pub const fn verdict_of(quirks: &Quirks, code: i64, listed: Listed) -> Verdict {
+    match listed {
+        Listed::Yes => Verdict::Keep,
+        Listed::No | Listed::Unknown if quirks.unknown_is_32600 && code == -32600 => Verdict::Gone,
+        Listed::No | Listed::Unknown => verdict(code, listed),
+    }
+}
+
 /// Whether the list has to be asked before [`verdict`] can tell.
 #[must_use]
 pub const fn needs_list(code: i64) -> bool {

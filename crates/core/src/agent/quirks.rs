@@ -164,6 +164,9 @@ quirks! {
     /// The program that is started is not the agent but its parent, so only its process group ends
     /// it. Seen: gemini, qwen-code, copilot, claude-agent-acp, both codex-acp.
     kill_group_needed;
+    /// For a session it does not have `session/load` answers `-32600` and nothing else does. It has
+    /// no list that could tell. Seen: agentao.
+    unknown_is_32600;
     /// It refuses to work as root, which explains a start that failed. Seen: claude-agent-acp 0.49 and newer.
     not_as_root;
 }

@@ -317,6 +317,7 @@ pub static KNOWN: &[Known] = &[
         quirks: Quirks {
             list_needs_turn: true,
             loses_killed_sessions: true,
+            unknown_is_32600: true,
             asks: Asks::Yes,
             busy: Busy::Refuses,
             ..Quirks::HONEST

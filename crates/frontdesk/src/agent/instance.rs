@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use frontdesk_core::agent::Abilities;
+use frontdesk_core::agent::{Abilities, Quirks, refine};
 use frontdesk_core::envelope::{Frame, Message, quote};
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::ids::InstanceId;
@@ -55,6 +55,7 @@ pub struct Instance {
     pub(super) ended: watch::Sender<Option<Ended>>,
     pub(super) gone: watch::Sender<bool>,
     init: OnceLock<(Value, Abilities)>,
+    quirks: OnceLock<Quirks>,
     stopping: AtomicBool,
     /// Things that were dropped and counted.
     pub counters: Counters,
@@ -190,6 +191,7 @@ impl Instance {
             ended: watch::Sender::new(None),
             gone: watch::Sender::new(false),
             init: OnceLock::new(),
+            quirks: OnceLock::new(),
             stopping: AtomicBool::new(false),
             counters: Counters::default(),
         }
@@ -209,8 +211,20 @@ impl Instance {
 
     /// Keeps what it answered to `initialize`.
     pub fn set_initialized(&self, result: Value) {
-        let abilities = Abilities::from_result(&result).with_quirks(&self.agent.quirks);
-        let _ = self.init.set((result, abilities));
+        let told = Abilities::from_result(&result);
+        let name = told.name.clone().unwrap_or_default();
+        let version = told.agent_version.clone().unwrap_or_default();
+        let known = refine(self.agent.known, &name, &version);
+        let quirks = self.agent.quirks_of(known);
+        let _ = self.quirks.set(quirks);
+        let _ = self.init.set((result, told.with_quirks(&quirks)));
+    }
+
+    /// How it differs from an honest agent: by its command, and once it has said its name and
+    /// version, by those.
+    #[must_use]
+    pub fn quirks(&self) -> Quirks {
+        self.quirks.get().copied().unwrap_or(self.agent.quirks)
     }
 
     /// How it ended, if it has.
@@ -457,7 +471,7 @@ impl Instance {
         if self.stopping.swap(true, Ordering::Relaxed) {
             return;
         }
-        if self.agent.quirks.no_exit_on_eof || self.has_ended().is_some() {
+        if self.quirks().no_exit_on_eof || self.has_ended().is_some() {
             return self.link.stop(self.limits.stop_term_ms);
         }
         self.link.close_input();

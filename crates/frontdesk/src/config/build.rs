@@ -26,9 +26,9 @@ const MARK: &str = "FRONTDESK_INSTANCE";
 /// Limits for which zero has a meaning: no grace, nothing kept, nothing remembered, no queue.
 const ZERO_IS_FINE: &[&str] = &[
     "queued_turns",
-    "probe_negative_ms",
     "cancel_grace_ms",
     "cancel_kill_ms",
+    "stop_eof_ms",
     "stop_term_ms",
     "silent_orphan_ms",
     "holder_orphan_s",

@@ -65,7 +65,8 @@ pub(super) async fn fork(node: Arc<Node>, conn: Arc<Conn>, frame: Frame) -> Answ
 
 async fn try_fork(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<(), WireError> {
     let asked = session_id(frame)?.into_owned();
-    let row = known_row(node, conn, &asked).await?;
+    let cwd = cwd_of(&params(frame)).unwrap_or_default();
+    let row = known_row(node, conn, &asked, &cwd).await?;
     let agent = node.agent_or_error(&row.view.agent)?;
     if node.greeted(&agent).is_some_and(|greeted| !greeted.abilities.fork) {
         return Err(WireError::method_not_found("session/fork"));
@@ -171,7 +172,7 @@ fn facts(agent: &AgentConfig, instance: &Instance, epoch: u64) -> AgentFacts {
         epoch,
         can_return: instance.abilities().can_reopen(),
         idle_unload_ms: agent.idle_unload_s.saturating_mul(1000),
-        loses_killed: agent.quirks.loses_killed_sessions,
+        loses_killed: instance.quirks().loses_killed_sessions,
     }
 }
 
@@ -200,7 +201,7 @@ pub(super) async fn load_or_resume(node: &Arc<Node>, conn: &Arc<Conn>, frame: Fr
             let (node, conn) = (node.clone(), conn.clone());
             tokio::spawn(async move {
                 let found = match cwd_of(&params(&frame)) {
-                    Ok(_) => known_row(&node, &conn, &asked).await,
+                    Ok(cwd) => known_row(&node, &conn, &asked, &cwd).await,
                     Err(error) => Err(error),
                 };
                 let attached = match found {
@@ -266,7 +267,12 @@ fn check_folder(row: &Row, cwd: &str, asked: &str) -> Result<(), WireError> {
 
 /// The row of a session; where our own table does not know the id, agents are asked: running
 /// instances for its status, then the bound agent (or every running one) for its list.
-async fn known_row(node: &Arc<Node>, conn: &Arc<Conn>, asked: &str) -> Result<Arc<Row>, WireError> {
+async fn known_row(
+    node: &Arc<Node>,
+    conn: &Arc<Conn>,
+    asked: &str,
+    cwd: &str,
+) -> Result<Arc<Row>, WireError> {
     let own = || -> Result<Option<Arc<Row>>, WireError> {
         Ok(resolve(node, conn, asked)?.and_then(|key| node.directory.get(key)))
     };
@@ -282,7 +288,7 @@ async fn known_row(node: &Arc<Node>, conn: &Arc<Conn>, asked: &str) -> Result<Ar
         return Ok(row);
     }
     for agent in agents {
-        if let Some(row) = adopt_by_word(node, conn, &agent, asked).await {
+        if let Some(row) = adopt_by_word(node, conn, &agent, asked, cwd).await {
             return Ok(row);
         }
     }
@@ -297,6 +303,7 @@ async fn adopt_by_word(
     conn: &Arc<Conn>,
     agent: &Arc<AgentConfig>,
     asked: &str,
+    cwd: &str,
 ) -> Option<Arc<Row>> {
     let (instance, is_new) = node.any_instance(agent, Some(conn), conn.bound.is_some()).await?;
     let abilities = instance.abilities();
@@ -310,14 +317,18 @@ async fn adopt_by_word(
         && !abilities.status
         && !abilities.list
         && abilities.can_reopen()
-        && !agent.quirks.loads_unknown;
+        && !instance.quirks().loads_unknown;
     if is_new {
         node.set_aside(instance, conn);
     }
     if !knows && !only_load_tells {
         return None;
     }
-    let row = json!({ "sessionId": asked });
+    let row = if knows {
+        json!({ "sessionId": asked, "cwd": cwd })
+    } else {
+        json!({ "sessionId": asked, "cwd": cwd, "_unproven": true })
+    };
     let (adopting, name) = (node.clone(), agent.name.clone());
     let adopted = tokio::task::spawn_blocking(move || adopting.adopt_all(&name, &[row])).await;
     if !matches!(adopted, Ok(Ok(()))) {

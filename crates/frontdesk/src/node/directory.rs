@@ -112,7 +112,7 @@ impl Row {
         Facts {
             moving: self.live.is_some() && loaded.is_none(),
             loaded,
-            recorded: true,
+            recorded: !self.view.unproven,
             resumable: self.view.resumable,
             agent: Some(self.view.agent.clone()),
             age_ms,
@@ -221,8 +221,12 @@ impl Directory {
     /// All rows that pass, newest change first.
     #[must_use]
     pub fn select(&self, wanted: impl Fn(&Row) -> bool) -> Vec<Arc<Row>> {
-        let mut rows: Vec<_> =
-            read(&self.tables).rows.values().filter(|row| wanted(row)).cloned().collect();
+        let mut rows: Vec<_> = read(&self.tables)
+            .rows
+            .values()
+            .filter(|row| !row.view.unproven && wanted(row))
+            .cloned()
+            .collect();
         rows.sort_by(|left, right| {
             (right.changed_at(), right.key).cmp(&(left.changed_at(), left.key))
         });
@@ -272,6 +276,17 @@ impl Directory {
         let mut tables = write(&self.tables);
         if let Some(row) = tables.rows.get_mut(&key) {
             Arc::make_mut(row).view = view;
+        }
+    }
+
+    /// A session that turned out not to be one.
+    pub fn forget(&self, key: Key) {
+        let mut tables = write(&self.tables);
+        if let Some(row) = tables.rows.remove(&key)
+            && let Some(native) = &row.view.native
+            && let Some(keys) = tables.natives.get_mut(native.as_str())
+        {
+            keys.retain(|other| *other != key);
         }
     }
 

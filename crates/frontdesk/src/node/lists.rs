@@ -219,6 +219,7 @@ impl Node {
             "updatedAt": text("updatedAt"),
             "createdAt": created,
             "createdAtFrom": from,
+            "unproven": row.get("_unproven").is_some(),
         });
         let record = adopted_record(1, Kind::Adopted, now, &data);
         let mut journal = self.log.create(key, now)?;

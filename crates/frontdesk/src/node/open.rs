@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use frontdesk_core::agent::open::is_proven;
-use frontdesk_core::agent::{Listed, Verdict, verdict};
+use frontdesk_core::agent::open::{is_proven, verdict_of};
+use frontdesk_core::agent::{Abilities, Listed, Verdict};
 use frontdesk_core::envelope::{Frame, Message, quote};
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
@@ -123,15 +123,28 @@ impl Node {
         let key = request.lane.key().to_string();
         self.claim(instance, native, &key, &key).await.map_err(StartFailure::Ours)?;
         let (_, listed_at) = self.look_in_list(instance, native).await;
-        let plan = plan(&abilities, view, listed_at);
+        let quirks = instance.quirks();
+        let honest = Abilities {
+            // A resume that may make another session is not used where load will do.
+            resume: abilities.resume && !(quirks.resume_replaces && abilities.load),
+            ..abilities.clone()
+        };
+        let plan = plan(&honest, view, listed_at);
         let (method, mode) = self.mode(plan, request).await?;
+        let mode = match mode {
+            OpenMode::Resume if quirks.resume_replays => OpenMode::Swallow,
+            OpenMode::Import { known, .. } if quirks.resume_replays => {
+                OpenMode::Import { known, note: None }
+            }
+            mode => mode,
+        };
         instance.route(native, &request.lane);
         let facts = AgentFacts {
             instance: instance.id.to_string(),
             epoch: view.epoch + 1,
             can_return: true,
             idle_unload_ms: instance.agent.idle_unload_s.saturating_mul(1000),
-            loses_killed: instance.agent.quirks.loses_killed_sessions,
+            loses_killed: instance.quirks().loses_killed_sessions,
         };
         let opening = Input::Opening { facts, mode };
         request.lane.send(LaneMsg::Opening { instance: instance.clone(), input: opening }).await;
@@ -158,7 +171,7 @@ impl Node {
             Listed::Unknown
         };
         tracing::info!(instance = %instance.id, code, ?listed, "the agent did not open a session");
-        match verdict(code, listed) {
+        match verdict_of(&instance.quirks(), code, listed) {
             Verdict::Gone => StartFailure::Gone,
             Verdict::Keep => StartFailure::Agent(error.to_owned()),
         }
@@ -172,8 +185,8 @@ impl Node {
         frame: &Frame,
         by_load: bool,
     ) -> Result<String, StartFailure> {
-        let quirks = &instance.agent.quirks;
-        let doubtful = !is_proven(quirks, by_load, Listed::Unknown, false);
+        let quirks = instance.quirks();
+        let doubtful = !is_proven(&quirks, by_load, Listed::Unknown, false);
         if doubtful {
             let (listed, _) = self.look_in_list(instance, native).await;
             if listed == Listed::No {

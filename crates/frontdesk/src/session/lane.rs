@@ -460,6 +460,18 @@ impl Lane {
     async fn finish(mut self) {
         self.write().await;
         self.sync().await;
+        let view = self.session.view();
+        if view.unproven && view.items == 0 && !self.entombed {
+            // Its agent does not know it: nothing was ever here.
+            self.node.directory.forget(self.handle.key());
+            let folder = self.journal.path().parent().map(std::path::Path::to_path_buf);
+            if let Some(folder) = folder
+                && let Err(error) = std::fs::remove_dir_all(&folder)
+            {
+                tracing::warn!(path = %folder.display(), %error, "failed to remove a journal");
+            }
+            return;
+        }
         if !self.entombed {
             let path = self.journal.path().to_path_buf();
             let bytes = self.journal.bytes();
