@@ -14,6 +14,10 @@ const UNTIL: Duration = Duration::from_secs(4);
 
 /// Runs one check.
 pub(super) fn check(run: &mut Run, name: &str, arguments: &[Value]) -> Result<(), String> {
+    let arguments: Vec<Value> = {
+        let state = run.world.lock();
+        arguments.iter().map(|a| state.names.expand(a)).collect::<Result<_, _>>()?
+    };
     let item = |at: usize| arguments.get(at).cloned().unwrap_or_default();
     let text = |at: usize| {
         let text = arguments.get(at).and_then(Value::as_str).map(str::to_owned);
@@ -136,7 +140,24 @@ pub(super) fn check(run: &mut Run, name: &str, arguments: &[Value]) -> Result<()
         "connected" => {
             let client = text(0)?;
             let closed = run.world.lock().client(&client)?.closed;
-            if closed == (item(1) == false) { Ok(()) } else { Err(format!("{client}: {closed}")) }
+            if closed { Err(format!("{client} was disconnected")) } else { Ok(()) }
+        }
+        "disconnected" => {
+            let client = text(0)?;
+            run.world.wait(UNTIL, &format!("the end of {client}"), |state| {
+                Ok(state.client(&client)?.closed.then_some(()))
+            })
+        }
+        // A text stands in some frame, byte for byte.
+        "raw_has" => {
+            let wanted = text(1)?.into_bytes();
+            let (_, frames) = run.frames(&text(0)?, 0)?;
+            let mut raws = frames.iter().map(|frame| &frame.raw);
+            if raws.any(|raw| raw.windows(wanted.len()).any(|window| window == wanted)) {
+                Ok(())
+            } else {
+                Err(format!("no frame has {}", item(1)))
+            }
         }
         "file" => {
             let path = text(0)?;
@@ -254,8 +275,9 @@ fn row(run: &mut Run, session: &str, pattern: &Value) -> Result<(), String> {
         (None, Value::Null) => Ok(()),
         (Some(row), Value::Null) => Err(format!("there is a row: {}", cut(&row))),
         (None, _) => Err(format!("no row for {session}")),
-        (Some(row), pattern) => fits(run, pattern, &row, Side::Client)
-            .map_err(|e| format!("row {}: {e}", cut(&row))),
+        (Some(row), pattern) => {
+            fits(run, pattern, &row, Side::Client).map_err(|e| format!("row {}: {e}", cut(&row)))
+        }
     }
 }
 

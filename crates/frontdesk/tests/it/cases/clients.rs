@@ -67,7 +67,8 @@ pub(super) fn connect(
     let failed = |e: std::io::Error| format!("failed to connect client {name}: {e}");
     let mut stream = UnixStream::connect(socket).map_err(failed)?;
     stream.write_all(format!("{first}\n").as_bytes()).map_err(failed)?;
-    let (input, output) = (stream.try_clone().map_err(failed)?, stream.try_clone().map_err(failed)?);
+    let (input, output) =
+        (stream.try_clone().map_err(failed)?, stream.try_clone().map_err(failed)?);
     join(world, name, input, output);
     Ok(Far::Socket(stream))
 }
@@ -110,12 +111,13 @@ fn join(
             if line.last() == Some(&b'\n') {
                 line.pop();
             }
+            let (raw, parsed) = (line.as_slice().into(), serde_json::from_slice(&line).ok());
             let mut state = world.lock();
             // A later connection of the same name has taken over.
             if state.clients.get(&name).is_none_or(|client| client.serial != serial) {
                 break;
             }
-            let mut frame = state.frame(world.begun, &format!("desk > {name} "), &line);
+            let mut frame = state.frame(world.begun, &format!("desk > {name} "), raw, parsed);
             let (id, method) = (frame.member("id").cloned(), frame.method().map(str::to_owned));
             let mut said = None;
             if let (Some(client), Some(id), Some(method)) =

@@ -51,9 +51,11 @@ impl Place {
         self.root().join("p.sock")
     }
 
-    /// A command of the binary under test, in this place.
+    /// A command of the binary under test, in this place; `CASE_BINARY` names another build.
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_frontdesk"));
+        let binary = std::env::var_os("CASE_BINARY");
+        let mut command =
+            Command::new(binary.unwrap_or_else(|| env!("CARGO_BIN_EXE_frontdesk").into()));
         command
             .args(arguments)
             .env("FRONTDESK_HOME", self.home())

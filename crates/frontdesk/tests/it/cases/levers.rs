@@ -31,6 +31,13 @@ pub(super) fn pull(run: &mut Run, lever: &str, arguments: &[Value]) -> Result<()
         "turn" => turn(run, text(0)?, text(1)?, text(2)?),
         "turns" => (1..=item(2).as_u64().unwrap_or(0))
             .try_for_each(|n| turn(run, text(0)?, text(1)?, &format!("turn {n}"))),
+        // The process that the next checks are about: that of a captured id, or of a session.
+        "aim" => {
+            let origin = run.origins.get(text(1)?).copied();
+            let at = origin.or(run.world.lock().holder(text(0)?, text(1)?));
+            run.hit = Some(at.ok_or(format!("no process to aim at: {}", item(1)))?);
+            Ok(())
+        }
         // A frame of an agent that may have been ended by now.
         "try_say" => {
             if run.world.lock().youngest(text(0)?).is_some() {
@@ -65,9 +72,7 @@ pub(super) fn pull(run: &mut Run, lever: &str, arguments: &[Value]) -> Result<()
             agent_lever(run, lever, text(0)?, &arguments[1..])
         }
         "kill" | "stop" | "continue" | "exit" | "close_stdout" | "close_stdin" | "stderr"
-        | "stderr_text" => {
-            process_lever(run, lever, text(0)?, &arguments[1..])
-        }
+        | "stderr_text" => process_lever(run, lever, text(0)?, &arguments[1..]),
         "kill_desk" | "stop_desk" | "start_desk" | "restart_desk" => desk_lever(run, lever),
         "write" => {
             let path = std::path::PathBuf::from(text(0)?);

@@ -21,50 +21,51 @@ use serde_json::Value;
 
 use run::Run;
 
-fn load(id: &str) -> Value {
+fn load(id: &str) -> Result<Value, String> {
     let path = desk::data().join(format!("{id}.json"));
-    let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|e| panic!("failed to read {}: {e}", path.display()));
-    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{} is no JSON: {e}", path.display()))
+    let text = std::fs::read_to_string(&path);
+    let text = text.map_err(|e| format!("failed to read {}: {e}", path.display()))?;
+    serde_json::from_str(&text).map_err(|e| format!("{} is no JSON: {e}", path.display()))
 }
 
-/// Plays a case with all its variants; panics with the transcript if a step fails.
-fn play(id: &str) {
-    let case = load(id);
-    assert_eq!(case["id"], id);
+/// Plays a case with all its variants; the error has the transcript.
+fn play(id: &str) -> Result<(), String> {
+    let case = load(id)?;
     let only = std::env::var("CASE_VARIANT").ok().and_then(|at| at.parse::<usize>().ok());
     let variants = case["variants"].as_array().cloned().unwrap_or_else(|| vec![Value::Null]);
     let mut proved = BTreeSet::new();
     for (at, variant) in variants.iter().enumerate() {
-        if only.is_some_and(|only| only != at) {
-            continue;
-        }
-        let mut run = Run::new(&case["boot"], variant)
-            .unwrap_or_else(|e| panic!("{id}: failed to lay out the place: {e}"));
-        let steps = case["script"].as_array().cloned().unwrap_or_default();
-        let played = run
-            .boot()
-            .map_err(|e| format!("boot: {e}"))
-            .and_then(|()| steps.iter().enumerate().try_for_each(|(number, step)| {
-                let done = script::step(&mut run, step);
-                done.map_err(|e| format!("step {}: {}: {e}", number + 1, pattern::cut(step)))
-            }));
-        if let Err(error) = played {
-            let report = run.report();
-            drop(run);
-            panic!("{id}, variant {at} {variant}: {error}\n{report}");
-        }
-        proved.extend(run.proved.iter().copied());
-        let world = std::sync::Arc::clone(&run.world);
-        if let Err(error) = run.finish() {
-            let transcript = world.lock().transcript.join("\n");
-            panic!("{id}, variant {at} {variant}: at the end: {error}\n--- transcript\n{transcript}");
+        if only.is_none_or(|only| only == at) {
+            let shown = play_variant(&case, variant);
+            proved.extend(shown.map_err(|e| format!("{id}, variant {at} {variant}: {e}"))?);
         }
     }
-    if only.is_none() {
-        let expected: BTreeSet<usize> = expectations(&case).collect();
-        assert_eq!(proved, expected, "{id}: not every expectation was shown");
+    let expected: BTreeSet<usize> = expectations(&case).collect();
+    if only.is_none() && proved != expected {
+        return Err(format!("{id} showed {proved:?} and not {expected:?}"));
     }
+    Ok(())
+}
+
+/// Plays one variant; returns the numbers of the expectations that were shown.
+fn play_variant(case: &Value, variant: &Value) -> Result<BTreeSet<usize>, String> {
+    let mut run = Run::new(&case["boot"], variant)?;
+    let played = play_steps(&mut run, case);
+    if let Err(error) = played {
+        return Err(format!("{error}\n{}", run.report()));
+    }
+    let proved = run.proved.clone();
+    run.finish()?;
+    Ok(proved)
+}
+
+fn play_steps(run: &mut Run, case: &Value) -> Result<(), String> {
+    run.boot().map_err(|e| format!("boot: {e}"))?;
+    for (number, step) in case["script"].as_array().into_iter().flatten().enumerate() {
+        let done = script::step(run, step);
+        done.map_err(|e| format!("step {}: {}: {e}", number + 1, pattern::cut(step)))?;
+    }
+    Ok(())
 }
 
 /// The expectations that the script has to show, from 1: all that are not excused.
@@ -81,7 +82,12 @@ macro_rules! cases {
     ($($name:ident = $id:literal,)*) => {
         /// The cases that run.
         const CASES: &[&str] = &[$($id,)*];
-        $(#[test] fn $name() { play($id); })*
+        $(#[test]
+        fn $name() {
+            if let Err(report) = play($id) {
+                panic!("{report}");
+            }
+        })*
     };
 }
 
@@ -130,7 +136,8 @@ fn every_case_file_runs_and_says_what_it_shows() {
     let listed: BTreeSet<String> = CASES.iter().map(|id| (*id).to_owned()).collect();
     assert_eq!(ids, listed);
     for id in CASES {
-        let case = load(id);
+        let case = load(id).expect("a case file");
+        assert_eq!(case["id"], *id);
         let script = case["script"].to_string();
         for expected in case["expect"].as_array().expect("a list of expectations") {
             let stated = ["must", "never"].iter().any(|word| expected[*word].is_string());

@@ -444,15 +444,20 @@ mod tests {
         assert!(names.fits(&pattern, &other, Side::Client).is_err());
         // Nothing is learned anywhere else, and never for an id that no agent made.
         let update = json!({"params": {"sessionId": "key-d"}});
-        assert!(names.fits(&json!({"params": {"sessionId": "sess-z"}}), &update, Side::Client).is_err());
+        assert!(
+            names.fits(&json!({"params": {"sessionId": "sess-z"}}), &update, Side::Client).is_err()
+        );
         let forged = json!({"result": {"sessionId": "key-d"}});
-        assert!(names.fits(&json!({"result": {"sessionId": "sess-z"}}), &forged, Side::Client).is_err());
+        assert!(
+            names.fits(&json!({"result": {"sessionId": "sess-z"}}), &forged, Side::Client).is_err()
+        );
     }
 
     #[test]
     fn matchers_can_fail() {
         let names = names();
-        let ok = |pattern: Value, actual: Value| names.fits(&pattern, &actual, Side::Client).is_ok();
+        let ok =
+            |pattern: Value, actual: Value| names.fits(&pattern, &actual, Side::Client).is_ok();
         assert!(ok(json!({"a": "*"}), json!({"a": null, "b": 1})));
         assert!(!ok(json!({"a": "*"}), json!({"b": 1})));
         assert!(!ok(json!([1]), json!([1, 2])));

@@ -70,7 +70,6 @@ fn serve(world: &Arc<World>, mut stream: UnixStream) {
         state.puppets.push(Puppet {
             agent,
             pid,
-            hello,
             frames: Vec::new(),
             loaded: BTreeSet::new(),
             open: Vec::new(),
@@ -119,7 +118,8 @@ fn serve(world: &Arc<World>, mut stream: UnixStream) {
 /// Keeps a line that the desk wrote to a puppet, and answers it if the script does not.
 fn heard(world: &World, state: &mut State, at: usize, line: &[u8]) {
     let name = state.puppets[at].agent.clone();
-    let mut frame = state.frame(world.begun, &format!("desk > {name}#{at} "), line);
+    let parsed = serde_json::from_slice(line).ok();
+    let mut frame = state.frame(world.begun, &format!("desk > {name}#{at} "), line.into(), parsed);
     if let Some(text) = state.agents.get(&name).and_then(|agent| agent.chatter.clone()) {
         let _ = state.order(at, b'O', text.into_bytes());
     }

@@ -63,6 +63,8 @@ fn names_in(text: &str) -> Vec<String> {
 
 /// Writes raw bytes as `who`.
 pub(super) fn send(run: &Run, who: &str, bytes: Vec<u8>, what: &Value) -> Result<(), String> {
+    let times = what["repeat"].as_u64().and_then(|times| usize::try_from(times).ok()).unwrap_or(1);
+    let bytes = bytes.repeat(times);
     let note = shorten(&String::from_utf8_lossy(&bytes), 300);
     run.world.note(&format!("{who} > desk  raw, {} bytes: {note:?}", bytes.len()));
     let mut state = run.world.lock();

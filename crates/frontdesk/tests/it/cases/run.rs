@@ -38,6 +38,8 @@ pub(super) struct Run {
     pub(super) calls: u64,
     /// The process that a lever was last aimed at.
     pub(super) hit: Option<usize>,
+    /// What watches a folder, if anything does.
+    pub(super) watcher: Option<nix::sys::inotify::Inotify>,
 }
 
 impl Run {
@@ -65,6 +67,7 @@ impl Run {
             proved: BTreeSet::new(),
             calls: 0,
             hit: None,
+            watcher: None,
         };
         run.boot = run.world.lock().names.expand(boot)?;
         if run.boot["agents"].is_null() {
@@ -222,7 +225,12 @@ impl Run {
     }
 
     /// A request of a client with an id of the runner's own; does not wait.
-    pub(super) fn ask(&mut self, name: &str, method: &str, params: &Value) -> Result<Value, String> {
+    pub(super) fn ask(
+        &mut self,
+        name: &str,
+        method: &str,
+        params: &Value,
+    ) -> Result<Value, String> {
         if name == OPERATOR && !self.fars.contains_key(OPERATOR) {
             // The entry is made first, so that opening does not ask again.
             self.open(OPERATOR)?;
@@ -245,9 +253,10 @@ impl Run {
         self.world.wait(patience, &format!("answer to {id} of {name}"), |state| {
             let client = state.client(name)?;
             let closed = client.closed;
-            let found = client.frames.iter_mut().find(|frame| {
-                frame.member("id") == Some(id) && frame.method().is_none()
-            });
+            let found = client
+                .frames
+                .iter_mut()
+                .find(|frame| frame.member("id") == Some(id) && frame.method().is_none());
             match found {
                 Some(frame) => {
                     frame.taken = true;
@@ -349,6 +358,11 @@ impl Run {
             if let Some(session) = session {
                 state.load(at, &session);
             }
+            if let Some((_, method, Some(session))) = open
+                && matches!(method.as_str(), "session/close" | "session/delete")
+            {
+                state.puppet(at)?.loaded.remove(&session);
+            }
         }
         state.say(self.world.begun, at, frame)
     }
@@ -388,7 +402,8 @@ impl Run {
         });
         self.place.sweep();
         let violations = self.world.lock().violations.join("; ");
-        if violations.is_empty() { clean } else { Err(violations) }
+        let clean = if violations.is_empty() { clean } else { Err(violations) };
+        clean.map_err(|e| format!("at the end: {e}\n{}", self.report()))
     }
 
     /// The transcript and what the daemon said, for a failure.

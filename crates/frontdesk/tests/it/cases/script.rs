@@ -21,7 +21,11 @@ pub(super) fn step(run: &mut Run, step: &Value) -> Result<(), String> {
             thread::sleep(duration(text(1)?)?);
             Ok(())
         }
-        "do" => levers::pull(run, text(1)?, &items[2..]),
+        "do" => {
+            let lever = run.world.lock().names.expand(item(1))?;
+            let lever = lever.as_str().ok_or("do takes a lever")?.to_owned();
+            levers::pull(run, &lever, &items[2..])
+        }
         "check" => checks::check(run, text(1)?, &items[2..]),
         "call" => call(run, items),
         "run" => special::find(text(1)?)?(run, item(2)),
@@ -86,7 +90,8 @@ fn call(run: &mut Run, items: &[Value]) -> Result<(), String> {
         let mut state = run.world.lock();
         let pattern = state.names.expand(&pattern)?;
         let found = state.names.fits(&pattern, &answer, Side::Client);
-        let found = found.map_err(|e| format!("{method} was answered with {}: {e}", cut(&answer)))?;
+        let found =
+            found.map_err(|e| format!("{method} was answered with {}: {e}", cut(&answer)))?;
         state.names.keep(found);
         Ok(())
     })
@@ -137,9 +142,7 @@ pub(super) fn expect(
             for (at, puppet) in state.puppets.iter().enumerate() {
                 if puppet.agent == who {
                     let frames = puppet.frames.iter().enumerate();
-                    places.extend(
-                        frames.filter(|(_, f)| !f.taken).map(|(n, f)| (f.order, at, n)),
-                    );
+                    places.extend(frames.filter(|(_, f)| !f.taken).map(|(n, f)| (f.order, at, n)));
                 }
             }
         } else {

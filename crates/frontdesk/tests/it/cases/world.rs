@@ -16,8 +16,6 @@ use super::pattern::{Names, shorten};
 pub(super) struct Frame {
     /// Position among all frames of the case.
     pub(super) order: u64,
-    /// When it came.
-    pub(super) at: Instant,
     /// The line, without its end.
     pub(super) raw: Arc<[u8]>,
     /// The line as JSON, if it is JSON.
@@ -76,7 +74,6 @@ pub(super) struct Agent {
 pub(super) struct Puppet {
     pub(super) agent: String,
     pub(super) pid: i32,
-    pub(super) hello: Value,
     pub(super) frames: Vec<Frame>,
     pub(super) loaded: BTreeSet<String>,
     /// Requests of the desk that nobody has answered: (id, method, session).
@@ -126,14 +123,17 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Makes a frame of a line, numbers it and writes it down.
-    pub(super) fn frame(&mut self, begun: Instant, edge: &str, raw: &[u8]) -> Frame {
+    /// Numbers a line, parsed already if it is JSON, and writes it down.
+    pub(super) fn frame(
+        &mut self,
+        begun: Instant,
+        edge: &str,
+        raw: Arc<[u8]>,
+        value: Option<Value>,
+    ) -> Frame {
         self.order += 1;
-        let at = Instant::now();
-        let note = shorten(&String::from_utf8_lossy(raw), 600);
-        self.note(begun, &format!("{edge} {note}"));
-        let value = serde_json::from_slice(raw).ok();
-        Frame { order: self.order, at, raw: raw.into(), value, taken: false }
+        self.note(begun, &format!("{edge} {}", shorten_bytes(&raw)));
+        Frame { order: self.order, raw, value, taken: false }
     }
 
     pub(super) fn note(&mut self, begun: Instant, text: &str) {
@@ -197,12 +197,7 @@ impl State {
     }
 
     /// Lets a puppet write one frame.
-    pub(super) fn say(
-        &mut self,
-        begun: Instant,
-        at: usize,
-        frame: &Value,
-    ) -> Result<u64, String> {
+    pub(super) fn say(&mut self, begun: Instant, at: usize, frame: &Value) -> Result<u64, String> {
         let text = frame.to_string();
         let agent = self.puppet(at)?.agent.clone();
         self.note(begun, &format!("{agent}#{at} > desk  {}", shorten(&text, 600)));
@@ -215,6 +210,16 @@ impl State {
         bytes.push(b'\n');
         self.order(at, b'O', bytes)
     }
+}
+
+/// A line's text, short enough for the transcript.
+fn shorten_bytes(raw: &[u8]) -> String {
+    if raw.len() <= 600 {
+        return String::from_utf8_lossy(raw).into_owned();
+    }
+    let (head, tail) = (&raw[..300], &raw[raw.len() - 150..]);
+    let (head, tail) = (String::from_utf8_lossy(head), String::from_utf8_lossy(tail));
+    format!("{head}… {} bytes …{tail}", raw.len())
 }
 
 /// Whether a process exists and is more than a zombie.
