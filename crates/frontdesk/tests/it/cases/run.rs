@@ -54,7 +54,7 @@ impl Run {
             for (word, folder) in words {
                 state.names.words.insert(word.to_owned(), format!("{root}/{folder}"));
             }
-            state.names.variant = variant.clone();
+            state.names.variant = state.names.expand(variant)?;
         }
         let mut run = Self {
             world,

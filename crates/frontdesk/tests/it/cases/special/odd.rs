@@ -25,6 +25,9 @@ pub(super) fn early_flood(run: &mut Run, about: &Value) -> Result<(), String> {
             Some((at, open.0.clone()))
         }))
     })?;
+    for frame in &mut run.world.lock().puppet(at)?.frames {
+        frame.taken = true;
+    }
     for n in 0..number(about, "frames")? {
         let update =
             json!({ "sessionUpdate": "session_info_update", "title": format!("flood {n}") });
