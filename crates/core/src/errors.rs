@@ -121,6 +121,21 @@ impl WireError {
     }
 }
 
+/// An agent's `-32002` in the words of one client: `data.sessionId` is the id as asked. Any other
+/// error stays as it is. Takes and gives JSON text.
+#[must_use]
+pub fn not_found_as_asked(error: &str, asked: &str) -> Option<String> {
+    let mut value: Value = serde_json::from_str(error).ok()?;
+    if value.get("code").and_then(Value::as_i64) != Some(Code::NotFound.number()) {
+        return None;
+    }
+    if !value.get("data").is_some_and(Value::is_object) {
+        value["data"] = json!({});
+    }
+    value["data"]["sessionId"] = json!(asked);
+    Some(value.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

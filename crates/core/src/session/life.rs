@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::types::{AgentFacts, Born, CloseWhy, OpenMode, StartFailure};
 use super::{Attachment, Effect, How, Input, Phase, Session};
 use crate::envelope::{Frame, quote};
-use crate::errors::{Code, WireError};
+use crate::errors::{Code, WireError, not_found_as_asked};
 use crate::ids::ConnId;
 use crate::import::Import;
 use crate::record::Kind;
@@ -171,7 +171,7 @@ impl Session {
             StartFailure::Ours(error) => (error.clone(), error.to_json()),
             StartFailure::Agent(text) => (
                 WireError::new(Code::AgentStart, "the agent refused to load the session"),
-                text.clone(),
+                not_found_as_asked(text, asked).unwrap_or_else(|| text.clone()),
             ),
         }
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::types::Tag;
 use super::{Effect, How, Phase, Session};
 use crate::envelope::{Frame, quote};
-use crate::errors::{Code, WireError};
+use crate::errors::{Code, WireError, not_found_as_asked};
 use crate::ids::ConnId;
 use crate::record::Kind;
 
@@ -197,8 +197,7 @@ impl Session {
         self.append(Kind::TurnEnded, None, bytes::Bytes::from(data));
         self.out.push(Effect::Sync);
         self.tell_turn(turn.conn, outcome, stop_word.as_deref());
-        let spelling = quote(&self.spelling(turn.conn));
-        self.answer(turn.conn, &turn.id, frame.spliced(Some(&turn.id), Some(&spelling)));
+        self.pass_answer_on(turn.conn, &turn.id, frame);
     }
 
     /// Version 1 has no word for a turn that somebody else began or that has ended: the others are
@@ -382,13 +381,21 @@ impl Session {
         if let Some(result) = frame.result() {
             self.learn_options(forward, result);
         }
-        let spelling = quote(&self.spelling(forward.conn));
+        self.pass_answer_on(forward.conn, &forward.id, frame);
+    }
+
+    /// Gives an agent's answer to the client that asked: its own id, its own spelling of the session,
+    /// all else as it came.
+    fn pass_answer_on(&mut self, conn: ConnId, id: &str, frame: &Frame) {
+        let spelling = self.spelling(conn);
+        let not_found = frame.error().and_then(|error| not_found_as_asked(error, &spelling));
         let own = frame.session_id().as_deref() == Some(self.native());
-        self.answer(
-            forward.conn,
-            &forward.id,
-            frame.spliced(Some(&forward.id), own.then_some(&*spelling)),
-        );
+        let spelling = quote(&spelling);
+        let answer = match not_found {
+            Some(error) => Frame::failure(id, &error),
+            None => frame.spliced(Some(id), own.then_some(&*spelling)),
+        };
+        self.answer(conn, id, answer);
     }
 
     /// A mode or option that one client set is told to the others and kept for later ones.

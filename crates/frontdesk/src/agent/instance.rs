@@ -92,6 +92,8 @@ struct SendState {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) pending: HashMap<u64, Pending>,
+    /// When each call that is not answered was sent.
+    asked: HashMap<u64, u64>,
     pub(super) routes: HashMap<Arc<str>, Route>,
     /// Child sessions, by the parent that named them.
     pub(super) children: HashMap<Arc<str>, Arc<str>>,
@@ -254,6 +256,18 @@ impl Instance {
         free
     }
 
+    /// Whether it owes an answer and has said nothing since it was asked, for `ms` milliseconds.
+    #[must_use]
+    pub fn is_silent(&self, ms: u64) -> bool {
+        let (heard, now) = (self.heard.load(Ordering::Relaxed), self.now_ms());
+        let shared = lock(&self.shared);
+        shared
+            .pending
+            .keys()
+            .filter_map(|id| shared.asked.get(id))
+            .any(|at| heard < *at && now > *at + ms)
+    }
+
     /// Gives a place back that was not used, or has become a session.
     pub fn unreserve(&self) {
         let mut shared = lock(&self.shared);
@@ -390,7 +404,13 @@ impl Instance {
         {
             tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
         }
-        lock(&self.shared).pending.insert(number, pending);
+        {
+            let mut shared = lock(&self.shared);
+            shared.pending.insert(number, pending);
+            let Shared { pending, asked, .. } = &mut *shared;
+            asked.retain(|id, _| pending.contains_key(id));
+            asked.insert(number, self.now_ms());
+        }
         // An end between the check and this line has emptied the table already.
         if self.has_ended().is_some()
             || self.link.send(number, frame(&number.to_string())).await.is_err()

@@ -17,6 +17,9 @@ use super::link::{LinkEvent, LinkReceiver};
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
 
+/// How long the end of the output waits for the word of how the process ended.
+const EXIT_WORD: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// Reads until the holder is gone.
 pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
     let mut noise = Noise::default();
@@ -42,6 +45,9 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                 LinkEvent::InputClosed => instance.stop(),
                 LinkEvent::AgentExited(status) => exit = json!(status),
                 LinkEvent::Eof { .. } => {
+                    if exit.is_null() {
+                        exit = exit_soon(&mut link).await;
+                    }
                     end(&instance, "it closed its output", &exit).await;
                     instance.kill();
                 }
@@ -64,6 +70,22 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
     }
 }
 
+/// The end of the output may come before the word of how the process ended: wait a moment for it.
+async fn exit_soon(link: &mut LinkReceiver) -> Value {
+    let until = tokio::time::Instant::now() + EXIT_WORD;
+    let mut events = Vec::new();
+    while let Ok(true) = tokio::time::timeout_at(until, link.next_batch(&mut events)).await {
+        for event in events.drain(..) {
+            match event {
+                LinkEvent::AgentExited(status) => return json!(status),
+                LinkEvent::Gone | LinkEvent::HolderLost => return Value::Null,
+                _ => {}
+            }
+        }
+    }
+    Value::Null
+}
+
 /// Without a holder the agent is being killed by the kernel; that is proven before anybody else may
 /// load its sessions.
 async fn prove_gone(instance: &Instance) {
@@ -80,7 +102,13 @@ async fn prove_gone(instance: &Instance) {
 
 /// A frame that the holder did not take: whoever waits for its answer is told.
 async fn refused(instance: &Arc<Instance>, number: u64) {
-    let error = WireError::new(Code::InstanceEnded, "the agent's holder did not take the request");
+    let text = format!(
+        "the instance of agent {} has closed its input and takes no requests",
+        instance.agent.name
+    );
+    let error = WireError::new(Code::InstanceEnded, text).with_data(
+        json!({ "instance": instance.id, "agent": instance.agent.name, "state": "closed" }),
+    );
     let pending = lock(&instance.shared).pending.remove(&number);
     fail(pending, error).await;
 }

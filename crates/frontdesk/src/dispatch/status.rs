@@ -23,14 +23,19 @@ pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
     };
     match own_facts(node, conn, &asked) {
         Some(facts) => reply(conn, id, &asked, &facts),
+        None if node.directory.is_deleted(&asked) => reply(conn, id, &asked, &Facts::default()),
         None => {
             let askable = askable(node);
+            let mut unread = node.unread_lists();
+            // Who answers for itself needs no list.
+            unread.retain(|name| !askable.iter().any(|instance| instance.agent.name == *name));
             if askable.is_empty() {
-                return reply(conn, id, &asked, &Facts::default());
+                return reply(conn, id, &asked, &Facts { unreachable: unread, ..Facts::default() });
             }
             let (node, conn, id) = (node.clone(), conn.clone(), id.to_owned());
             tokio::spawn(async move {
-                let facts = ask(&node, askable, &asked).await;
+                let mut facts = ask(&node, askable, &asked).await;
+                facts.unreachable.extend(unread);
                 reply(&conn, &id, &asked, &facts);
             });
         }

@@ -218,6 +218,14 @@ impl Directory {
         rows.next().map(|row| Found::Known(row.clone()))
     }
 
+    /// Whether an id is the native id of a deleted session and of no other.
+    #[must_use]
+    pub fn is_deleted(&self, native: &str) -> bool {
+        let tables = read(&self.tables);
+        let known = tables.natives.get(native).is_some_and(|keys| !keys.is_empty());
+        !known && tables.tombs.keys().any(|(_, tomb)| tomb == native)
+    }
+
     /// All rows that pass, newest change first.
     #[must_use]
     pub fn select(&self, wanted: impl Fn(&Row) -> bool) -> Vec<Arc<Row>> {

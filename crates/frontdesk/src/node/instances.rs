@@ -20,6 +20,10 @@ use crate::lock::lock;
 /// What the daemon's own instances are told of a client: nothing can be asked of it.
 pub const NO_CLIENT: &str = r#"{"protocolVersion":1,"clientCapabilities":{},"clientInfo":{"name":"frontdesk","title":"Frontdesk","version":"0.1.0"}}"#;
 
+/// An instance that owes an answer for this long without a word gets no further sessions, in
+/// milliseconds.
+const SILENT_MS: u64 = 500;
+
 impl Node {
     /// An instance with a free place for one session, reserved: the client's own spare one, a
     /// running one with room, or a new one.
@@ -35,7 +39,9 @@ impl Node {
         let sessions_max = agent.sessions_per_instance.max(1) as usize;
         let spare = conn.and_then(Conn::take_spare);
         if let Some(spare) = spare {
-            let fits = spare.agent.name == agent.name && (agent.cwd.is_some() || spare.cwd == cwd);
+            // One process for one session runs in that session's folder.
+            let folder_fits = sessions_max > 1 || agent.cwd.is_some() || spare.cwd == cwd;
+            let fits = spare.agent.name == agent.name && folder_fits;
             if fits && spare.reserve(sessions_max) {
                 return Ok(spare);
             }
@@ -45,7 +51,8 @@ impl Node {
             let running: Vec<_> = lock(&self.instances).values().cloned().collect();
             let same = |instance: &Arc<Instance>| instance.agent.name == agent.name;
             for instance in running.into_iter().filter(same) {
-                if instance.initialized().is_some() && instance.reserve(sessions_max) {
+                let speaks = instance.initialized().is_some() && !instance.is_silent(SILENT_MS);
+                if speaks && instance.reserve(sessions_max) {
                     return Ok(instance);
                 }
             }
@@ -105,6 +112,11 @@ impl Node {
         };
         instance.set_initialized(result.clone());
         self.remember_initialize(agent, &result);
+        if instance.abilities().list && !self.lists.was_read(&agent.name) {
+            // Once in a daemon's life, so that an id nobody here knows can be told from an agent's own.
+            let (node, agents) = (self.clone(), vec![agent.clone()]);
+            tokio::spawn(async move { node.refresh_lists(agents, None, false).await });
+        }
         Ok(instance)
     }
 

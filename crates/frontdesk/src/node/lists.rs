@@ -27,7 +27,25 @@ pub struct Lists {
     read: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Instant>>>>>,
 }
 
+impl Lists {
+    /// Whether an agent's list was read in this daemon's life.
+    #[must_use]
+    pub fn was_read(&self, agent: &str) -> bool {
+        let slot = lock(&self.read).get(agent).cloned();
+        slot.is_some_and(|slot| slot.try_lock().is_ok_and(|last| last.is_some()))
+    }
+}
+
 impl Node {
+    /// Agents that have a list which nobody has read since this daemon began: an id that is
+    /// unknown here may be theirs.
+    #[must_use]
+    pub fn unread_lists(&self) -> Vec<String> {
+        let has_list = |agent: &AgentConfig| self.greeted(agent).is_some_and(|g| g.abilities.list);
+        let unread = self.agents.values().filter(|a| has_list(a) && !self.lists.was_read(&a.name));
+        unread.map(|agent| agent.name.clone()).collect()
+    }
+
     /// Takes the sessions of these agents' own lists in; names the agents that could not be asked.
     ///
     /// An agent that does not run is started only if `start` says so. Waits at most

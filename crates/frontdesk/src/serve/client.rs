@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use frontdesk_core::envelope::{Frame, Malformed, Message, peek_id};
+use frontdesk_core::envelope::{Frame, Malformed, Message, batch_elements, peek_id};
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::status::Words;
 use serde_json::json;
@@ -24,6 +24,9 @@ const READ_BYTES: usize = 64 << 10;
 const HELLO_BYTES_MAX: u64 = 64 << 10;
 /// How often a connection whose client has finished sending looks for open requests.
 const EOF_AGAIN: Duration = Duration::from_millis(5);
+
+/// How long a client that has finished sending may take to read what waits for it.
+const FLUSH: Duration = Duration::from_secs(5);
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
@@ -53,13 +56,15 @@ pub(super) async fn serve(node: Arc<Node>, stream: UnixStream) {
         return refuse(writer, &WireError::new(Code::TooMany, text)).await;
     }
     let stall = Duration::from_millis(node.limits.client_stall_ms);
-    let writing = {
+    let mut writing = {
         let conn = conn.clone();
         tokio::spawn(async move { conn.outbox.write_to(writer, stall).await })
     };
     input.lines = input.lines.with_limit(node.limits.frame_bytes);
     read(&node, &conn, &mut input).await;
     finish(&node, &conn).await;
+    // What waits is still written, as long as the client takes it.
+    let _ = tokio::time::timeout(FLUSH, &mut writing).await;
     node.remove_conn(&conn).await;
     let _ = writing.await;
 }
@@ -111,12 +116,13 @@ async fn read(node: &Arc<Node>, conn: &Arc<Conn>, input: &mut Input) {
     let mut garbage = 0;
     while let Some(line) = input.next().await {
         let error = match line {
-            Line::Text(text) => match Message::parse(text) {
+            Line::Text(text) => match Message::parse(text.clone()) {
                 Ok(message) => {
                     dispatch::message(node, conn, message).await;
                     continue;
                 }
                 Err(Malformed::Blank) => continue,
+                Err(Malformed::Batch) if wants_no_answer(&text) => continue,
                 Err(malformed) => unreadable(malformed),
             },
             Line::TooLong { head, tail, bytes } => {
@@ -132,6 +138,14 @@ async fn read(node: &Arc<Node>, conn: &Arc<Conn>, input: &mut Input) {
             return;
         }
     }
+}
+
+/// A batch of notifications only is refused like every batch, and as a batch of notifications it
+/// gets no answer (JSON-RPC 2.0, section 6).
+fn wants_no_answer(text: &Bytes) -> bool {
+    let elements = batch_elements(text);
+    !elements.is_empty()
+        && elements.into_iter().all(|e| matches!(Message::parse(e), Ok(Message::Notification(_))))
 }
 
 fn unreadable(malformed: Malformed) -> WireError {

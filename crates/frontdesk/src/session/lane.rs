@@ -26,6 +26,8 @@ use crate::node::{Node, OpenRequest};
 const BATCH_MESSAGES: usize = 64;
 /// Pause before a failed write is tried again.
 const RETRY: Duration = Duration::from_millis(500);
+/// How long a lane waits for the one before it to let the journal go.
+const FREE_WITHIN: Duration = Duration::from_secs(5);
 /// How often a lane without work looks whether it may end.
 const REST_AGAIN: Duration = Duration::from_secs(1);
 
@@ -49,9 +51,15 @@ pub enum Start {
 pub fn spawn(node: Arc<Node>, handle: LaneHandle, rx: mpsc::Receiver<LaneMsg>, start: Start) {
     tokio::spawn(async move {
         let key = handle.key();
-        match begin(&node, handle, rx, start).await {
+        let mut mailbox = Some(rx);
+        match begin(&node, handle, &mut mailbox, start).await {
             Ok(lane) => lane.run().await,
-            Err(error) => tracing::error!(session = %key, %error, "failed to open a journal"),
+            Err(error) => {
+                tracing::error!(session = %key, %error, "failed to open a journal");
+                if let Some(rx) = mailbox {
+                    refuse_all(rx).await;
+                }
+            }
         }
         node.lane_ended(key);
     });
@@ -60,7 +68,7 @@ pub fn spawn(node: Arc<Node>, handle: LaneHandle, rx: mpsc::Receiver<LaneMsg>, s
 async fn begin(
     node: &Arc<Node>,
     handle: LaneHandle,
-    rx: mpsc::Receiver<LaneMsg>,
+    mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
     start: Start,
 ) -> Result<Lane, LogError> {
     let (journal, view, instance, first) = match start {
@@ -70,13 +78,16 @@ async fn begin(
         Start::Journal(path) => {
             let log = node.log.clone();
             let opened = tokio::task::spawn_blocking(move || {
+                // First the journal, so that the lane before this one has written its last word.
+                let journal = open_when_free(&log, &path)?;
                 let view = crate::node::recover::read_view(&path)?;
-                Ok::<_, LogError>((log.open_journal(&path)?, view))
+                Ok::<_, LogError>((journal, view))
             });
             let (journal, view) = opened.await.map_err(|_| LogError::Closed)??;
             (journal, view, None, None)
         }
     };
+    let rx = mailbox.take().ok_or(LogError::Closed)?;
     let session = Session::cold(view, node.limits.clone(), node.now());
     let mut lane = Lane {
         node: node.clone(),
@@ -485,6 +496,37 @@ impl Lane {
         }
         let key: Key = self.handle.key();
         tracing::debug!(session = %key, "a lane has ended");
+    }
+}
+
+/// Opens a journal; the session's lane before this one may still be ending.
+fn open_when_free(log: &crate::log::Log, path: &std::path::Path) -> Result<Journal, LogError> {
+    let until = std::time::Instant::now() + FREE_WITHIN;
+    loop {
+        match log.open_journal(path) {
+            Err(LogError::InUse { .. }) if std::time::Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The journal cannot be opened: whoever asks for the session is told, for a while.
+async fn refuse_all(mut rx: mpsc::Receiver<LaneMsg>) {
+    rx.close();
+    while let Some(message) = rx.recv().await {
+        let LaneMsg::Client(conn, input) = message else { continue };
+        let id: Box<str> = match &input {
+            Input::Attach(attach) => attach.id.clone(),
+            Input::Prompt { frame, .. } | Input::Forward { frame, .. } => {
+                frame.id().unwrap_or("null").into()
+            }
+            Input::Close { id, .. } => id.clone(),
+            _ => continue,
+        };
+        let error = WireError::new(Code::Storage, "the session's journal could not be opened");
+        conn.answer(&id, Err(&error));
     }
 }
 

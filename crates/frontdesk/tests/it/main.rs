@@ -10,6 +10,7 @@
 )]
 
 mod acp;
+mod cases;
 mod cli;
 mod demo_agent;
 mod desk;
