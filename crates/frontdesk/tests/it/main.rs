@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod architecture;
 mod cli;
 mod demo_agent;
 mod hold;
