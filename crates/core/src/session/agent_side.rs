@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::life::Replay;
 use super::types::Position;
-use super::{Phase, Session};
+use super::{Effect, Phase, Session};
 use crate::envelope::{Frame, Message, quote};
+use crate::errors::{Code, WireError};
 use crate::import::Taken;
 use crate::record::Kind;
 use crate::render::{Audience, stored_params, stored_update};
@@ -25,6 +26,9 @@ impl Session {
                 }
                 _ => self.show(&Audience::All, &frame.text),
             },
+            Message::Request(frame) if !matches!(self.phase, Phase::Live) => {
+                self.refuse_agent(&frame)
+            }
             Message::Request(frame) => match &*frame.method {
                 "session/request_permission" | "elicitation/create" => self.open_ask(frame, &at),
                 _ => self.open_pass(frame, &at),
@@ -32,6 +36,19 @@ impl Session {
             // Answers come as `AgentAnswer`, by what was asked.
             Message::Response(_) => {}
         }
+    }
+
+    /// A request of an agent whose session is not live here any more, or not yet.
+    fn refuse_agent(&mut self, frame: &Frame) {
+        let id = frame.id().unwrap_or("null");
+        let answer = if &*frame.method == "session/request_permission" {
+            Frame::success(id, r#"{"outcome":{"outcome":"cancelled"}}"#)
+        } else {
+            let error =
+                WireError::new(Code::NoCapableClient, "the session is not open for requests now");
+            Frame::failure(id, &error.to_json())
+        };
+        self.out.push(Effect::Reply(answer));
     }
 
     fn update(&mut self, frame: &Frame, at: &Position) {

@@ -19,6 +19,10 @@ impl Session {
             self.out.push(Effect::Left { conn });
             return;
         }
+        if self.clients.get(&conn).is_some_and(|attachment| attachment.reply.is_some()) {
+            let text = "a load or resume of this session is open already on this connection";
+            return self.tell_error(conn, &id, &WireError::new(Code::InvalidRequest, text));
+        }
         if self.view.resumable == Some(false) && matches!(self.phase, Phase::Cold) {
             self.attach_to_history(client, id, how, spelling);
             return;
@@ -32,6 +36,7 @@ impl Session {
             waiting: !matches!(self.phase, Phase::Live),
         };
         self.clients.insert(conn, attachment);
+        self.out.push(Effect::Joined { conn });
         match self.phase {
             Phase::Live => self.admit(conn),
             Phase::Starting => {}
@@ -63,6 +68,7 @@ impl Session {
         let attachment =
             Attachment { client, spelling, live: false, joined, reply, waiting: false };
         self.clients.insert(conn, attachment);
+        self.out.push(Effect::Joined { conn });
         self.admit(conn);
     }
 
@@ -137,6 +143,30 @@ impl Session {
             meta["resumable"] = json!(false);
         }
         meta
+    }
+
+    /// A client takes no more part; a load or resume of its that is still open is answered.
+    pub(super) fn dismiss(&mut self, conn: ConnId) {
+        let open = self.clients.get_mut(&conn).and_then(|attachment| attachment.reply.take());
+        if let Some((id, _)) = open {
+            let text = "the session was closed before this was answered";
+            self.tell_error(conn, &id, &WireError::new(Code::InstanceEnded, text));
+        }
+        for forward in self.take_forwards(conn) {
+            let text = "the session was closed before the agent answered";
+            self.tell_error(conn, &forward.id, &WireError::new(Code::InstanceEnded, text));
+        }
+        self.detach(conn);
+        self.out.push(Effect::Left { conn });
+    }
+
+    fn take_forwards(&mut self, conn: ConnId) -> Vec<super::turns::Forward> {
+        let (own, others) = std::mem::take(&mut self.forwards)
+            .into_iter()
+            .partition(|(_, forward)| forward.conn == conn);
+        self.forwards = others;
+        let own: std::collections::BTreeMap<_, _> = own;
+        own.into_values().collect()
     }
 
     pub(super) fn detach(&mut self, conn: ConnId) {

@@ -211,11 +211,10 @@ impl Session {
                 self.cancel_turn();
                 self.abandon_turn();
             }
-            self.detach(conn);
             let result =
                 json!({ "_meta": { "frontdesk": { "closed": false, "remaining": others } } });
-            self.answer(conn, &id, Frame::success(&id, &result.to_string()));
-            self.out.push(Effect::Left { conn });
+            self.answer(conn, id, Frame::success(id, &result.to_string()));
+            self.dismiss(conn);
             return;
         }
         if !force && others > 0 {
@@ -246,6 +245,7 @@ impl Session {
         self.cancel_turn();
         self.close_turn("cancelled", Ok(()));
         self.cancel_asks();
+        self.withdraw_passes();
         self.stuck = None;
         self.fail_forwards(&WireError::new(
             Code::InstanceEnded,
@@ -271,8 +271,9 @@ impl Session {
             self.answer(conn, &id, Frame::success(&id, "{}"));
         }
         if !matches!(why, CloseWhy::Idle | CloseWhy::Stuck) {
-            for conn in std::mem::take(&mut self.clients).into_keys() {
-                self.out.push(Effect::Left { conn });
+            let conns: Vec<ConnId> = self.clients.keys().copied().collect();
+            for conn in conns {
+                self.dismiss(conn);
             }
         }
         self.unpark();

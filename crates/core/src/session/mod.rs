@@ -142,7 +142,10 @@ impl Session {
             Input::Attach(attach) => self.attach(attach),
             Input::CaughtUp { conn, seq } => self.caught_up(conn, seq),
             Input::Lagging { conn } => self.lagging(conn),
-            Input::Detach { conn } => self.detach(conn),
+            Input::Detach { conn } => {
+                self.parked.retain(|input| input.conn() != Some(conn));
+                self.detach(conn);
+            }
             Input::Prompt { conn, frame } => self.prompt(conn, &frame),
             Input::Forward { conn, frame } => self.forward(conn, frame),
             Input::Notify { conn, frame } => self.notify(conn, frame),

@@ -148,6 +148,7 @@ impl Session {
             quote(&name),
         );
         self.append(Kind::TurnStarted, None, bytes::Bytes::from(data));
+        self.tell_turn(conn, "running", None);
         let tag = self.tag();
         self.out.push(Effect::Send { tag, frame, client });
         self.turn = Some(Turn { turn, tag, conn, id, cancelled_ms: None });
@@ -186,6 +187,7 @@ impl Session {
             Some(error) => ("error", error),
             None => ("result", frame.result().unwrap_or("null")),
         };
+        let stop_word = stop.clone();
         let stop = stop.map_or_else(|| "null".to_owned(), |stop| quote(&stop));
         let data = format!(
             r#"{{"turn":{},"outcome":"{outcome}","stopReason":{stop},"{name}":{body}}}"#,
@@ -194,8 +196,28 @@ impl Session {
         self.withdraw_all("the turn has ended");
         self.append(Kind::TurnEnded, None, bytes::Bytes::from(data));
         self.out.push(Effect::Sync);
+        self.tell_turn(turn.conn, outcome, stop_word.as_deref());
         let spelling = quote(&self.spelling(turn.conn));
         self.answer(turn.conn, &turn.id, frame.spliced(Some(&turn.id), Some(&spelling)));
+    }
+
+    /// Version 1 has no word for a turn that somebody else began or that has ended: the others are
+    /// told in `_meta` of an update that changes nothing.
+    fn tell_turn(&mut self, conn: ConnId, state: &str, stop_reason: Option<&str>) {
+        if self.clients.len() < 2 {
+            return;
+        }
+        let sender = self.clients.get(&conn).map(|a| a.client.key.to_string()).unwrap_or_default();
+        let mut turn = json!({ "client": sender, "state": state });
+        if let Some(reason) = stop_reason {
+            turn["stopReason"] = json!(reason);
+        }
+        let params = json!({
+            "sessionId": self.native(),
+            "update": { "sessionUpdate": "session_info_update", "_meta": { "frontdesk": { "turn": turn } } },
+        });
+        let frame = Frame::call("session/update", None, &params.to_string());
+        self.show(&crate::render::Audience::Others(sender.into()), &frame);
     }
 
     pub(super) fn agent_error(&mut self, tag: Tag, error: &WireError) {
@@ -211,6 +233,7 @@ impl Session {
         self.withdraw_all("the turn has ended");
         self.record_ending(&turn.turn, outcome, answer.err());
         self.out.push(Effect::Sync);
+        self.tell_turn(turn.conn, outcome, None);
         match answer {
             Ok(()) => self.answer(turn.conn, &turn.id, Frame::success(&turn.id, CANCELLED)),
             Err(error) => self.tell_error(turn.conn, &turn.id, error),

@@ -313,6 +313,17 @@ pub enum Input {
 }
 
 impl Input {
+    /// The client whose request this is, for requests that may wait.
+    pub(super) fn conn(&self) -> Option<ConnId> {
+        match self {
+            Self::Attach(attach) => Some(attach.client.conn),
+            Self::Prompt { conn, .. } | Self::Forward { conn, .. } | Self::Close { conn, .. } => {
+                Some(*conn)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether this waits until an unload that has begun is done.
     pub(super) fn waits_for_draining(&self) -> bool {
         match self {
@@ -415,6 +426,11 @@ pub enum Effect {
     Shut {
         /// Why.
         why: CloseWhy,
+    },
+    /// The client takes part: its later messages for this session are ours.
+    Joined {
+        /// Whom.
+        conn: ConnId,
     },
     /// The client takes no more part: its later messages for this session are not ours.
     Left {

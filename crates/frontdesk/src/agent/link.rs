@@ -21,6 +21,8 @@ use frontdesk_core::hold::{
     CLAIM_INFO_BYTES_MAX, CLAIM_NAME_BYTES_MAX, Exit, Hello, MARK, Refusal, ToHolder, VERSION,
 };
 use frontdesk_core::limits::Limits;
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -83,7 +85,7 @@ pub enum LinkEvent {
     Accepted(u64),
     /// The frame with this number was not taken; the agent will not see it.
     Refused(u64, Refusal),
-    /// The agent takes no more input.
+    /// The agent takes no more input: it has closed it, its output has ended, or it is stopped.
     InputClosed,
     /// The agent's first process has ended. This is neither its death nor the end of its output,
     /// and it may overtake output.
@@ -168,6 +170,7 @@ pub enum LinkError {
 /// Starts a holder, `exe hold`, and through it the agent.
 ///
 /// The holder gets this process's environment; the agent gets the same with `spec.env` on top.
+/// When the future is dropped before it is done, the holder and its agent are ended.
 ///
 /// # Errors
 /// If the agent cannot be started, each with its reason; nothing runs then.
@@ -181,7 +184,7 @@ pub async fn start(exe: &Path, spec: &HolderSpec, limits: &Limits) -> Result<Lin
         .map_err(|error| LinkError::Start { kind: error.kind(), message: error.to_string() })?;
     let order = Order { spec: spec.clone(), limits: limits.clone() };
     let order = serde_json::to_vec(&order).map_err(LinkError::Order)?;
-    let mut child = Command::new(exe)
+    let child = Command::new(exe)
         .arg("hold")
         // Not read by the holder; it tells a person who looks at the processes.
         .arg(&*spec.instance.0)
@@ -191,17 +194,37 @@ pub async fn start(exe: &Path, spec: &HolderSpec, limits: &Limits) -> Result<Lin
         .env_remove(MARK)
         .spawn()
         .map_err(LinkError::Spawn)?;
+    let mut starting = Starting { child, is_done: false };
     let wait = Duration::from_millis(limits.agent_start_ms);
-    let report = match timeout(wait, hear_report(&mut child, &order)).await {
+    let report = match timeout(wait, hear_report(&mut starting.child, &order)).await {
         Ok(report) => report?,
         Err(_) => {
-            let _ = child.start_kill();
+            let _ = starting.child.start_kill();
             return Err(LinkError::Slow(limits.agent_start_ms));
         }
     };
     match report {
-        Report::Ready => reconnect(&spec.run_dir, 0, limits).await,
+        Report::Ready => {
+            let link = reconnect(&spec.run_dir, 0, limits).await?;
+            starting.is_done = true;
+            Ok(link)
+        }
         Report::Failed { kind, message } => Err(LinkError::Start { kind, message }),
+    }
+}
+
+/// A holder that nobody can reach yet: when its start is given up, it must not stay.
+struct Starting {
+    child: Child,
+    is_done: bool,
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        // The number is there only while the child has not been reaped, so it is the holder's.
+        if let Some(pid) = self.child.id().filter(|_| !self.is_done) {
+            let _ = signal::kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use frontdesk_core::hold::{Exit, MARK, ProcessId};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpid, getppid};
 
@@ -46,7 +46,7 @@ impl Agent {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        die_with_holder(&mut command);
+        set_up_child(&mut command);
         let child = command.spawn().map_err(|source| HoldError::Spawn {
             program: program.clone(),
             what: match source.kind() {
@@ -116,13 +116,16 @@ fn pipe(fd: OwnedFd) -> Result<File, HoldError> {
     reason = "the kernel takes this setting only from the child itself, and only \
     `pre_exec` runs there"
 )]
-fn die_with_holder(command: &mut Command) {
+fn set_up_child(command: &mut Command) {
     let holder = getpid();
-    // SAFETY: the closure runs between fork and exec. It makes two system calls and allocates
-    // nothing, so it is safe whatever state the fork has copied.
+    // SAFETY: the closure runs between fork and exec. It makes three system calls and
+    // allocates nothing, so it is safe whatever state the fork has copied.
     unsafe {
         command.pre_exec(move || {
             prctl::set_pdeathsig(Signal::SIGKILL)?;
+            // The holder reads its signals from a descriptor and blocks them for that. The agent
+            // must get its own.
+            SigSet::empty().thread_set_mask()?;
             // A holder that died before the call above would never be noticed.
             if getppid() != holder {
                 return Err(io::ErrorKind::BrokenPipe.into());

@@ -35,6 +35,8 @@ pub(super) struct Conn {
     pub(super) decoder: HolderDecoder,
     /// Whether this is the daemon that gets the output.
     pub(super) attached: bool,
+    /// Whether it is to be told of the end of everything: it is attached, or asked for that end.
+    awaits_end: bool,
     /// Short messages, the first `queue_sent` bytes of them sent.
     queue: Vec<u8>,
     queue_sent: usize,
@@ -57,6 +59,7 @@ impl Conn {
             stream,
             decoder: HolderDecoder::default(),
             attached: false,
+            awaits_end: false,
             queue: Vec::new(),
             queue_sent: 0,
             cursor: 0,
@@ -83,19 +86,25 @@ impl Conn {
     pub(super) const fn attach(&mut self, offset: u64) -> bool {
         let is_first = !self.attached;
         self.attached = true;
+        self.awaits_end = true;
         if is_first {
             self.cursor = offset;
         }
         is_first
     }
 
+    /// This connection asked for the end and is to be told of it.
+    pub(super) const fn await_end(&mut self) {
+        self.awaits_end = true;
+    }
+
     pub(super) fn push(&mut self, message: &ToDaemon<'_>) {
         message.encode(&mut self.queue);
     }
 
-    /// Whether everything has been told up to the end of the agent.
+    /// Whether it has been told everything up to the end of the agent, or does not care.
     pub(super) fn has_told_all(&self) -> bool {
-        self.told.gone && self.queue.is_empty()
+        !self.awaits_end || (self.told.gone && self.queue.is_empty())
     }
 
     /// Sends what the socket takes.
@@ -202,7 +211,7 @@ impl Conn {
         {
             self.told.eof = news.eof;
             self.push(&ToDaemon::Eof { end });
-        } else if told_output && news.gone && !self.told.gone {
+        } else if self.awaits_end && told_output && news.gone && !self.told.gone {
             self.told.gone = true;
             self.push(&ToDaemon::Gone);
         } else {

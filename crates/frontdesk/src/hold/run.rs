@@ -537,6 +537,7 @@ impl Holder {
             ToHolder::InputPiece { piece } => answer(conn, self.input.piece(piece)?),
             ToHolder::Ack { offset } => self.out.trim(offset),
             ToHolder::Stop { term_ms } => {
+                conn.await_end();
                 self.dismiss(now, Duration::from_millis(u64::from(term_ms)));
             }
             ToHolder::Claim { name, info } => match self.claims.claim(name, info) {

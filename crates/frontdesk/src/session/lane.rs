@@ -165,7 +165,12 @@ impl Lane {
     ) {
         let now = self.node.now();
         let input = match message {
-            LaneMsg::Input(input) => input,
+            LaneMsg::Input(input) => {
+                if let Input::Detach { conn } = &input {
+                    self.conns.remove(conn);
+                }
+                input
+            }
             LaneMsg::Client(conn, input) => {
                 self.conns.entry(conn.id).or_insert(conn);
                 input
@@ -312,8 +317,13 @@ impl Lane {
             }
             Effect::Open { conn, how, params } => self.open(conn, how, params),
             Effect::Shut { why } => self.shut(why),
+            Effect::Joined { conn } => {
+                if let Some(conn) = self.conns.get(&conn) {
+                    conn.join(&self.handle);
+                }
+            }
             Effect::Left { conn } => {
-                if let Some(conn) = self.conns.remove(&conn) {
+                if let Some(conn) = self.conns.get(&conn) {
                     conn.leave(self.handle.key());
                 }
             }

@@ -57,7 +57,8 @@ async fn a_flood_on_stderr_delays_nothing_and_leaves_a_bounded_tail() {
     assert_eq!(desk.line().await, "ready");
     let tail = || {
         let mut bytes = fs::read(place.data("stderr.log.1")).unwrap_or_default();
-        bytes.extend(fs::read(place.data("stderr.log")).unwrap());
+        // It is missing for a moment while the halves change places.
+        bytes.extend(fs::read(place.data("stderr.log")).unwrap_or_default());
         bytes
     };
     eventually("the last words are kept", || tail().ends_with(b"the end\n")).await;
@@ -107,7 +108,7 @@ async fn acknowledged_output_gives_its_room_back() {
     let place = Place::sh("head -c 50000000 /dev/zero | tr '\\0' x | fold -w 1000; read x");
     let mut desk = place.start().await;
     let mut count = 0;
-    while count < 50_000 {
+    while count < 49_999 {
         if let LinkEvent::Line { end, .. } = desk.next().await {
             count += 1;
             desk.link.sender.ack(end);

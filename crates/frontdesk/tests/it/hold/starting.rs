@@ -80,6 +80,24 @@ async fn bad_orders_are_refused() {
 }
 
 #[tokio::test]
+async fn a_start_that_is_given_up_leaves_nothing() {
+    // Given up after each of some times, before and behind the start of the agent.
+    for wait_ms in [0, 1, 2, 4, 8, 16] {
+        let place = Place::new(&["sleep", "1000"]);
+        let started = timeout(Duration::from_millis(wait_ms), place.try_start()).await;
+        drop(started);
+        let record = frontdesk::hold::record::Record::read(&place.spec.run_dir);
+        if let Ok(Some(record)) = record {
+            // A link that was made and dropped leaves a holder that waits for the next daemon.
+            proc::end_recorded(&place.spec.run_dir, Duration::ZERO).await.unwrap();
+            assert!(!proc::alive(&record.holder));
+        }
+        eventually("no agent is left", || proc::marked(&place.spec.instance.0).unwrap().is_empty())
+            .await;
+    }
+}
+
+#[tokio::test]
 async fn processes_files_and_environment_are_as_promised() {
     let mut place = Place::sh("echo \"$SECRET $FRONTDESK_INSTANCE $(pwd)\"; cat");
     place.spec.env.insert("SECRET".into(), "hidden-value".into());
