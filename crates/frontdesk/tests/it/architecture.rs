@@ -86,7 +86,8 @@ fn files(folder: &str) -> Vec<String> {
 
 fn is_test(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap();
-    matches!(name, "tests.rs" | "testing.rs" | "fake.rs") || name.ends_with("_tests.rs")
+    let beside = matches!(name, "tests.rs" | "testing.rs" | "fake.rs");
+    beside || name.ends_with("_tests.rs") || path.contains("/tests/")
 }
 
 /// The Rust files below a folder that are no tests.
