@@ -128,6 +128,7 @@ impl Session {
                 self.tell(conn, frame);
             }
         }
+        self.tell_running_turn(conn);
         self.offer_open_asks(conn);
     }
 

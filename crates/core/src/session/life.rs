@@ -131,7 +131,7 @@ impl Session {
             match input {
                 Input::Forward { conn, frame } => {
                     let id = frame.id().unwrap_or("null");
-                    self.answer(conn, &id, Frame::failure(&id, &text));
+                    self.answer(conn, id, Frame::failure(id, &text));
                 }
                 other => self.take(other),
             }

@@ -317,7 +317,7 @@ impl Session {
     }
 
     fn tell_error(&mut self, conn: ConnId, id: &str, error: &WireError) {
-        self.answer(conn, &id, Frame::failure(&id, &error.to_json()));
+        self.answer(conn, id, Frame::failure(id, &error.to_json()));
     }
 
     fn spelling(&self, conn: ConnId) -> String {

@@ -207,16 +207,17 @@ impl Session {
             return;
         }
         let sender = self.clients.get(&conn).map(|a| a.client.key.to_string()).unwrap_or_default();
-        let mut turn = json!({ "client": sender, "state": state });
-        if let Some(reason) = stop_reason {
-            turn["stopReason"] = json!(reason);
-        }
-        let params = json!({
-            "sessionId": self.native(),
-            "update": { "sessionUpdate": "session_info_update", "_meta": { "frontdesk": { "turn": turn } } },
-        });
-        let frame = Frame::call("session/update", None, &params.to_string());
+        let frame = turn_frame(self.native(), &sender, state, stop_reason);
         self.show(&crate::render::Audience::Others(sender.into()), &frame);
+    }
+
+    /// A client that has just come learns of the turn that runs.
+    pub(super) fn tell_running_turn(&mut self, conn: ConnId) {
+        let Some(turn) = self.turn.as_ref().filter(|turn| turn.conn != conn) else { return };
+        let sender =
+            self.clients.get(&turn.conn).map(|a| a.client.key.to_string()).unwrap_or_default();
+        let frame = turn_frame(&self.spelling(conn), &sender, "running", None);
+        self.tell(conn, frame);
     }
 
     pub(super) fn agent_error(&mut self, tag: Tag, error: &WireError) {
@@ -440,6 +441,17 @@ impl Session {
             self.out.push(Effect::Reply(frame.spliced(None, Some(&native))));
         }
     }
+}
+
+fn turn_frame(session: &str, sender: &str, state: &str, stop_reason: Option<&str>) -> bytes::Bytes {
+    let mut turn = json!({ "client": sender, "state": state });
+    if let Some(reason) = stop_reason {
+        turn["stopReason"] = json!(reason);
+    }
+    let meta = json!({ "frontdesk": { "turn": turn } });
+    let update = json!({ "sessionUpdate": "session_info_update", "_meta": meta });
+    let params = json!({ "sessionId": session, "update": update });
+    Frame::call("session/update", None, &params.to_string())
 }
 
 fn stop_reason(result: &str) -> Option<String> {

@@ -136,13 +136,11 @@ async fn line(instance: &Arc<Instance>, noise: &mut Noise, text: &Bytes, end: u6
         Ok(message) => deliver(instance, message, end, 0).await,
         Err(Malformed::Blank) => {}
         Err(Malformed::Batch) => {
-            let mut part = 0;
-            for element in batch_elements(text) {
+            for (part, element) in (0..).zip(batch_elements(text)) {
                 match Message::parse(element.clone()) {
                     Ok(message) => deliver(instance, message, end, part).await,
                     Err(_) => noisy(instance, noise, &element),
                 }
-                part += 1;
             }
         }
         Err(Malformed::NotJson | Malformed::NotMessage) => {

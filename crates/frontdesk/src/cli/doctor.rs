@@ -13,6 +13,7 @@ use super::out::{BAD, BOLD, DIM, GOOD, WANTED};
 use super::table::{fixed, flexible, lay_out};
 use super::wire::{self, Agent, Check, Info};
 use super::{Exit, Failure, Shell, stop, text, time};
+use crate::config::{self, AgentConfig, Config};
 
 /// Longest path a unix socket may have on Linux, in bytes. Instances' sockets lie deeper than the
 /// daemon's and need the difference.
@@ -67,10 +68,10 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
             let checks = check_all(&mut client, &list.read(), shell)?;
             (Some(info), checks)
         }
-        Err(Failure::Client(ClientError::NoDaemon(_))) => (None, found_on_path(shell)),
+        Err(Failure::Client(ClientError::NoDaemon(_))) => (None, configured(shell, &mut findings)?),
         Err(failure) => {
             findings.push(finding("daemon", Verdict::Bad, failure.to_string()));
-            (None, found_on_path(shell))
+            (None, configured(shell, &mut findings)?)
         }
     };
     findings.push(daemon(info.as_ref(), shell));
@@ -140,13 +141,41 @@ fn local_check(
     Ok((raw, Check { agent: name.to_owned(), found, error, ..Check::default() }))
 }
 
-/// Without a daemon: the built-in agent, which is this program itself. Nothing is started, because
-/// only a daemon's holders may start agents.
-fn found_on_path(shell: &Shell) -> Vec<(Box<RawValue>, Check)> {
-    let program = shell.program.display().to_string();
-    local_check("demo", Some(program), Some("not started: no daemon runs".to_owned()))
-        .into_iter()
-        .collect()
+/// Without a daemon: the agents of the configuration and where their programs are. Nothing is
+/// started, because only a daemon's holders may start agents.
+fn configured(
+    shell: &Shell,
+    findings: &mut Vec<Finding>,
+) -> Result<Vec<(Box<RawValue>, Check)>, Failure> {
+    let path = &shell.paths.config;
+    let read = Config::load(path, config::find_program, &shell.program);
+    let (config, warnings) = match read {
+        Ok(read) => read,
+        Err(error) => {
+            findings.push(finding("config", Verdict::Bad, error.to_string()));
+            return Ok(Vec::new());
+        }
+    };
+    if warnings.is_empty() {
+        let says = if path.exists() { "" } else { " (not there, and not needed)" };
+        findings.push(finding("config", Verdict::Good, format!("{}{says}", path.display())));
+    }
+    for warning in warnings {
+        findings.push(finding("config", Verdict::Warning, warning.to_string()));
+    }
+    let check = |agent: &AgentConfig| {
+        let program = agent.command.first().and_then(|program| config::find_program(program));
+        let found = program.map(|path| path.display().to_string());
+        unasked(&agent.name, found)
+    };
+    config.agents.iter().map(check).collect()
+}
+
+/// An agent that nobody started: whether it starts is not known, so nothing is said of it.
+fn unasked(name: &str, found: Option<String>) -> Result<(Box<RawValue>, Check), Failure> {
+    let document = json!({ "agent": name, "found": found });
+    let raw = RawValue::from_string(document.to_string()).map_err(anyhow::Error::from)?;
+    Ok((raw, Check { agent: name.to_owned(), found, ..Check::default() }))
 }
 
 /// Shows checks of agents as a table, errors below it.
@@ -170,6 +199,8 @@ pub(crate) fn show_checks(
             let started = match check.start_ms {
                 Some(start) if check.starts => format!("yes, {start:.0} ms"),
                 _ if check.starts => "yes".to_owned(),
+                // Neither started nor refused: nobody asked.
+                _ if check.error.is_none() => "-".to_owned(),
                 _ => "no".to_owned(),
             };
             vec![
@@ -188,7 +219,7 @@ pub(crate) fn show_checks(
         let style = match index.checked_sub(1).and_then(|index| checks.get(index)) {
             None => BOLD,
             Some((_, check)) if check.starts => GOOD,
-            Some((_, check)) if check.found.is_some() => BAD,
+            Some((_, check)) if check.found.is_some() && check.error.is_some() => BAD,
             Some(_) => DIM,
         };
         shell.out.styled(style, line)?;

@@ -442,6 +442,32 @@ fn doctor_works_without_a_daemon() {
 }
 
 #[test]
+fn doctor_without_a_daemon_reads_the_configuration() {
+    let desk = FakeDesk::absent();
+    std::fs::write(
+        &desk.paths.config,
+        "colour = 1\n[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"exit 3\"]\n[agents.gone]\ncommand = [\"/nonexistent/x\"]\n",
+    )
+    .unwrap();
+    let document = desk.run(&["doctor", "--json"]).json();
+    let agents = document["agents"].as_array().unwrap();
+    let agent = |name: &str| agents.iter().find(|agent| agent["agent"] == name).unwrap();
+    assert_eq!(agent("mine"), &json!({ "agent": "mine", "found": "/bin/sh" }));
+    assert!(agent("gone")["found"].is_null() && agent("gone").get("starts").is_none());
+    let findings = document["findings"].to_string();
+    assert!(findings.contains("colour") && findings.contains("warning"), "{findings}");
+}
+
+#[test]
+fn doctor_without_a_daemon_fails_for_a_configuration_that_cannot_be_used() {
+    let desk = FakeDesk::absent();
+    std::fs::write(&desk.paths.config, "[agents.mine]\ncommand = 7\n").unwrap();
+    let ran = desk.run(&["doctor"]);
+    assert_eq!(ran.exit, Exit::Failed, "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("bad      config") && ran.out.contains(":2"), "{}", ran.out);
+}
+
+#[test]
 fn doctor_fails_for_an_agent_that_is_there_and_does_not_start() {
     let desk = FakeDesk::start(|message, peer| match message["method"].as_str().unwrap() {
         "_frontdesk/info" => {

@@ -14,17 +14,17 @@ use crate::node::Node;
 
 /// Until ACP v2 is served, every offer is answered with version 1.
 pub(super) async fn initialize(
-    node: Arc<Node>,
-    conn: Arc<Conn>,
-    frame: Frame,
-) -> Option<Result<String, WireError>> {
+    node: &Arc<Node>,
+    conn: &Arc<Conn>,
+    frame: &Frame,
+) -> Result<String, WireError> {
     if conn.greeting().is_some() {
         let text = "initialize was sent already on this connection";
-        return Some(Err(WireError::new(Code::InvalidRequest, text)));
+        return Err(WireError::new(Code::InvalidRequest, text));
     }
-    if !params(&frame).get("protocolVersion").is_some_and(Value::is_u64) {
+    if !params(frame).get("protocolVersion").is_some_and(Value::is_u64) {
         let text = "params.protocolVersion must be a number";
-        return Some(Err(WireError::new(Code::InvalidParams, text)));
+        return Err(WireError::new(Code::InvalidParams, text));
     }
     let greeting = Greeting::read(frame.params().unwrap_or("{}"));
     let version = env!("CARGO_PKG_VERSION");
@@ -35,15 +35,12 @@ pub(super) async fn initialize(
             unbound_answer(greeted.as_ref().map(|greeted| &greeted.result), version)
         }
         Some(name) => {
-            let result = match bound_result(&node, &conn, &name, &greeting.params).await {
-                Ok(result) => result,
-                Err(error) => return Some(Err(error)),
-            };
+            let result = bound_result(node, conn, &name, &greeting.params).await?;
             bound_answer(&result, &name, version)
         }
     };
     conn.greet(greeting);
-    Some(Ok(answer.to_string()))
+    Ok(answer.to_string())
 }
 
 /// What the agent answers: from the last time, else by starting it now. The instance that is started

@@ -48,7 +48,11 @@ async fn request(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
         return conn.answer(&id, Err(&error));
     }
     match method {
-        Method::Initialize => in_task(node, conn, frame, initialize::initialize),
+        // What a client sends behind it must find it done.
+        Method::Initialize => {
+            let answer = initialize::initialize(node, conn, &frame).await;
+            conn.answer(&id, answer.as_deref());
+        }
         Method::Status => status::status(node, conn, &frame),
         Method::List => in_task(node, conn, frame, list::list),
         Method::New => in_task(node, conn, frame, open::new),

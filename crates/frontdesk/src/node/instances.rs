@@ -114,10 +114,14 @@ impl Node {
         self.remember_initialize(agent, &result);
         if instance.abilities().list && !self.lists.was_read(&agent.name) {
             // Once in a daemon's life, so that an id nobody here knows can be told from an agent's own.
-            let (node, agents) = (self.clone(), vec![agent.clone()]);
-            tokio::spawn(async move { node.refresh_lists(agents, None, false).await });
+            self.refresh_later(agent);
         }
         Ok(instance)
+    }
+
+    fn refresh_later(self: &Arc<Self>, agent: &Arc<AgentConfig>) {
+        let (node, agents) = (self.clone(), vec![agent.clone()]);
+        tokio::spawn(async move { node.refresh_lists(agents, None, false).await });
     }
 
     fn start_error(&self, agent: &AgentConfig, why: &str) -> WireError {

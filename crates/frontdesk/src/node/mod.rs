@@ -379,7 +379,7 @@ impl Node {
             grace_ms + self.limits.agent_close_ms + 4 * self.limits.stop_term_ms,
         );
         let until = tokio::time::Instant::now() + limit;
-        while self.directory.select(directory::Row::is_loaded).len() > 0
+        while !self.directory.select(directory::Row::is_loaded).is_empty()
             && tokio::time::Instant::now() < until
         {
             tokio::time::sleep(Duration::from_millis(20)).await;

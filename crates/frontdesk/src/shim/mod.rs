@@ -59,8 +59,9 @@ pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
     let to_daemon = ended.clone();
     thread::spawn(move || {
         let _ = copy(&mut io::stdin().lock(), &mut up);
-        let _ = up.shutdown(Shutdown::Write);
+        // Said first: a quick daemon closes its side before the next line is done.
         let _ = to_daemon.send(End::Editor);
+        let _ = up.shutdown(Shutdown::Write);
     });
     thread::spawn(move || {
         let mut down = down;

@@ -10,6 +10,7 @@
 )]
 
 mod acp;
+mod architecture;
 mod cases;
 mod cli;
 mod demo_agent;
