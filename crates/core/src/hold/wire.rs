@@ -297,7 +297,7 @@ const fn holder_shape(kind: u8) -> Shape {
     match kind {
         INPUT => Shape::Long(INPUT_FIXED_BYTES),
         INPUT_PIECE => Shape::Long(0),
-        ATTACH | ACK | STOP | CLAIM | RELEASE => Shape::Whole,
+        ATTACH | ACK | STOP | CLAIM | RELEASE | CLOSE_INPUT => Shape::Whole,
         _ => Shape::Unknown,
     }
 }

@@ -125,18 +125,18 @@ impl Session {
         for conn in waiting {
             self.refuse(conn, &failure);
         }
-        let (error, text) = self.failure_error(&failure, self.native());
         let parked = std::mem::take(&mut self.parked);
         for input in parked {
             match input {
                 Input::Forward { conn, frame } => {
                     let id = frame.id().unwrap_or("null");
+                    let (_, text) = self.failure_error(&failure, &self.spelling(conn));
                     self.answer(conn, id, Frame::failure(id, &text));
                 }
                 other => self.take(other),
             }
         }
-        self.drop_queue_with(&error, &text);
+        self.fail_queue(&failure);
     }
 
     /// Tells one waiting client that the session could not be started.
@@ -176,23 +176,13 @@ impl Session {
         }
     }
 
-    fn drop_queue_with(&mut self, error: &WireError, text: &str) {
-        let waiting: Vec<(ConnId, Box<str>)> = self
-            .queue
-            .iter()
-            .map(|queued| (queued.conn, queued.frame.id().unwrap_or("null").into()))
-            .collect();
-        let before = self.out.len();
-        self.drop_queue(None, Err(error));
-        // The agent's own error goes to the clients unchanged; the journal has ours.
-        let mut ids = waiting.into_iter();
-        for effect in &mut self.out[before..] {
-            if let Effect::Answer { conn, frame, .. } = effect
-                && let Some((owner, id)) = ids.next()
-                && owner == *conn
-            {
-                *frame = Frame::failure(&id, text);
-            }
+    /// Answers every waiting prompt with the failure, each in its client's spelling.
+    fn fail_queue(&mut self, failure: &StartFailure) {
+        for queued in std::mem::take(&mut self.queue) {
+            let id: Box<str> = queued.frame.id().unwrap_or("null").into();
+            let (error, text) = self.failure_error(failure, &self.spelling(queued.conn));
+            self.record_ending(&queued.turn, "failed", Some(&error));
+            self.answer(queued.conn, &id, Frame::failure(&id, &text));
         }
     }
 

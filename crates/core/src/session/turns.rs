@@ -240,7 +240,7 @@ impl Session {
         }
     }
 
-    fn record_ending(&mut self, turn: &str, outcome: &str, error: Option<&WireError>) {
+    pub(super) fn record_ending(&mut self, turn: &str, outcome: &str, error: Option<&WireError>) {
         let mut data = json!({ "turn": turn, "outcome": outcome });
         match error {
             Some(error) => {

@@ -229,6 +229,21 @@ impl Instance {
         self.quirks.get().copied().unwrap_or(self.agent.quirks)
     }
 
+    /// Whether its first process is there and no zombie. A process that is gone may have left
+    /// another one that speaks on.
+    #[must_use]
+    pub fn first_process_lives(&self) -> bool {
+        let stat = self.pid.and_then(|pid| super::proc::stat(i32::try_from(pid).ok()?));
+        self.pid.is_none() || stat.is_some_and(|stat| !stat.is_dead())
+    }
+
+    /// Waits until it has ended, for at most `limit`.
+    pub async fn ends_within(&self, limit: Duration) -> Option<Ended> {
+        let mut ended = self.ended.subscribe();
+        let _ = tokio::time::timeout(limit, ended.wait_for(Option::is_some)).await;
+        self.has_ended()
+    }
+
     /// How it ended, if it has.
     #[must_use]
     pub fn has_ended(&self) -> Option<Ended> {
@@ -250,8 +265,8 @@ impl Instance {
     /// Takes a place for one session; `false` if there is none.
     pub fn reserve(&self, sessions_max: usize) -> bool {
         let mut shared = lock(&self.shared);
-        let free =
-            shared.routes.len() + shared.reserved < sessions_max && self.has_ended().is_none();
+        let usable = self.has_ended().is_none() && !self.stopping.load(Ordering::Relaxed);
+        let free = usable && shared.routes.len() + shared.reserved < sessions_max;
         shared.reserved += usize::from(free);
         free
     }

@@ -18,7 +18,7 @@ use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
 
 /// How long the end of the output waits for the word of how the process ended.
-const EXIT_WORD: std::time::Duration = std::time::Duration::from_millis(100);
+const EXIT_WORD: std::time::Duration = std::time::Duration::from_millis(15);
 
 /// Reads until the holder is gone.
 pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
@@ -39,6 +39,8 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                 LinkEvent::Accepted(_) => {}
                 LinkEvent::Refused(number, why) => {
                     tracing::warn!(instance = %instance.id, number, ?why, "a holder did not take a frame");
+                    // It gets nothing new; what it still says is read to the end.
+                    instance.stop();
                     refused(&instance, number).await;
                 }
                 // It can be asked nothing more; what it still says is read to the end.

@@ -26,6 +26,8 @@ use crate::node::{Node, OpenRequest};
 const BATCH_MESSAGES: usize = 64;
 /// Pause before a failed write is tried again.
 const RETRY: Duration = Duration::from_millis(500);
+/// How long somebody who joins waits for the word of an end, where a process is gone already.
+const END_WORD: Duration = Duration::from_millis(250);
 /// How long a lane waits for the one before it to let the journal go.
 const FREE_WITHIN: Duration = Duration::from_secs(5);
 /// How often a lane without work looks whether it may end.
@@ -96,6 +98,7 @@ async fn begin(
         session,
         journal,
         instance,
+        previous: None,
         conns: HashMap::new(),
         sent: HashMap::new(),
         unwritten: Vec::new(),
@@ -119,6 +122,8 @@ struct Lane {
     session: Session,
     journal: Journal,
     instance: Option<Arc<Instance>>,
+    /// The instance that had it last: it must be gone before another one may.
+    previous: Option<Arc<Instance>>,
     conns: HashMap<ConnId, Arc<Conn>>,
     /// Requests at the agent: our tag to the id on the wire.
     sent: HashMap<Tag, u64>,
@@ -152,6 +157,9 @@ impl Lane {
             let mut effects = Vec::new();
             let mut handled = Vec::new();
             for message in batch.drain(..) {
+                if let LaneMsg::Client(_, Input::Attach(_)) = &message {
+                    self.look_at_instance(&mut effects).await;
+                }
                 self.take(message, &mut effects, &mut handled);
             }
             self.carry_out(effects).await;
@@ -166,6 +174,21 @@ impl Lane {
             }
         }
         self.finish().await;
+    }
+
+    /// Before somebody joins: an instance whose process has just died is not joined any more, also
+    /// where the word of its end is still on its way.
+    async fn look_at_instance(&mut self, effects: &mut Vec<Effect>) {
+        let live = matches!(self.session.phase(), Phase::Live);
+        let Some(instance) = self.instance.clone().filter(|i| live && !i.first_process_lives())
+        else {
+            return;
+        };
+        if let Some(ended) = instance.ends_within(END_WORD).await {
+            let input = Input::Ended { why: ended.why, detail: ended.detail };
+            effects.extend(self.session.handle(input, self.node.now()));
+            self.previous = self.instance.take();
+        }
     }
 
     fn take(
@@ -377,7 +400,7 @@ impl Lane {
             lane: self.handle.clone(),
             view: self.session.view().clone(),
             journal: self.journal.path().to_path_buf(),
-            previous: self.instance.take(),
+            previous: self.instance.take().or_else(|| self.previous.take()),
             conn: caused_by.and_then(|conn| self.conns.get(&conn).cloned()),
             how,
             params,
@@ -401,8 +424,10 @@ impl Lane {
 
     /// Tells the directory what is loaded here and what the records add up to.
     fn publish(&mut self) {
-        if matches!(self.session.phase(), Phase::Cold) {
-            self.instance = None;
+        if matches!(self.session.phase(), Phase::Cold)
+            && let Some(instance) = self.instance.take()
+        {
+            self.previous = Some(instance);
         }
         let live = match self.session.phase() {
             Phase::Cold => None,

@@ -57,7 +57,8 @@ fn a_second_client_gets_history_then_its_answer_then_what_comes() {
     let effects = bench.run(Input::CaughtUp { conn: ConnId(2), seq });
     assert_eq!(words(&effects), [format!("catch-up c2 from {seq}")]);
     let effects = bench.run(Input::CaughtUp { conn: ConnId(2), seq: seq + 1 });
-    assert_eq!(words(&effects), ["answer c2 7 ok"]);
+    // It also learns that a turn of somebody else's runs.
+    assert_eq!(words(&effects), ["answer c2 7 ok", "tell c2 session/update"]);
     assert_eq!(
         words(&bench.agent(CHUNK)),
         ["write update", "tell c1 session/update", "tell c2 session/update"]
@@ -150,7 +151,10 @@ fn a_question_waits_for_somebody_to_come() {
     assert_eq!(words(&bench.agent(ASK)), ["write interaction_opened", "sync"]);
     assert!(bench.session.idle_deadline().is_none());
     let effects = bench.attach(2, How::Resume);
-    assert_eq!(words(&effects), ["answer c2 7 ok", "ask c2 session/request_permission"]);
+    assert_eq!(
+        words(&effects),
+        ["answer c2 7 ok", "tell c2 session/update", "ask c2 session/request_permission"]
+    );
     // The same question carries the same id to everybody.
     assert_eq!(&*hop_of(&effects), "i:123:0");
 }
