@@ -297,6 +297,12 @@ impl Instance {
         done
     }
 
+    /// Whether a session is here.
+    #[must_use]
+    pub fn has_route(&self, native: &str) -> bool {
+        lock(&self.shared).routes.contains_key(native)
+    }
+
     /// A session is no longer here; how many are left.
     pub fn unroute(&self, native: &str) -> usize {
         let mut shared = lock(&self.shared);

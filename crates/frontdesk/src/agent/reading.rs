@@ -26,10 +26,10 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
     let mut events = Vec::new();
     let mut exit = Value::Null;
     while link.next_batch(&mut events).await {
-        instance.heard.store(instance.now_ms(), Ordering::Relaxed);
         for event in events.drain(..) {
             match event {
                 LinkEvent::Line { text, end } => {
+                    instance.heard.store(instance.now_ms(), Ordering::Relaxed);
                     noise.last_end = end;
                     line(&instance, &mut noise, &text, end).await;
                 }
@@ -64,7 +64,6 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                 }
             }
         }
-        instance.heard.store(instance.now_ms(), Ordering::Relaxed);
     }
     end(&instance, "its holder is gone", &exit).await;
     if !*instance.gone.borrow() {

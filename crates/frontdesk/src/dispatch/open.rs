@@ -151,6 +151,7 @@ fn make(
         ..View::default()
     };
     node.directory.insert(Row::cold(key, view, journal.path().to_path_buf(), 0));
+    node.absorb_twin(&instance.agent.name, &birth.native, key);
     let born = Born {
         client: conn.client(),
         id: frame.id().unwrap_or("null").into(),

@@ -25,21 +25,31 @@ pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
         Some(facts) => reply(conn, id, &asked, &facts),
         None if node.directory.is_deleted(&asked) => reply(conn, id, &asked, &Facts::default()),
         None => {
-            let askable = askable(node);
-            let mut unread = node.unread_lists();
-            // Who answers for itself needs no list.
-            unread.retain(|name| !askable.iter().any(|instance| instance.agent.name == *name));
-            if askable.is_empty() {
-                return reply(conn, id, &asked, &Facts { unreachable: unread, ..Facts::default() });
+            if askable(node).is_empty() && node.unread_lists().is_empty() {
+                return reply(conn, id, &asked, &Facts::default());
             }
             let (node, conn, id) = (node.clone(), conn.clone(), id.to_owned());
             tokio::spawn(async move {
-                let mut facts = ask(&node, askable, &asked).await;
-                facts.unreachable.extend(unread);
+                let facts = ask_others(&node, &conn, &asked).await;
                 reply(&conn, &id, &asked, &facts);
             });
         }
     }
+}
+
+/// What others know: instances that answer for themselves, and lists that are being read just now.
+async fn ask_others(node: &Node, conn: &Conn, asked: &str) -> Facts {
+    let askable = askable(node);
+    let names: Vec<String> = askable.iter().map(|instance| instance.agent.name.clone()).collect();
+    let limit = Duration::from_millis(node.limits.probe_ms);
+    let (mut facts, ()) = tokio::join!(ask(node, askable, asked), node.lists.settle(limit));
+    if let Some(own) = own_facts(node, conn, asked) {
+        return own;
+    }
+    // Who answers for itself needs no list.
+    let unread = node.unread_lists().into_iter().filter(|name| !names.contains(name));
+    facts.unreachable.extend(unread);
+    facts
 }
 
 /// What our own table knows; `None` if nothing.

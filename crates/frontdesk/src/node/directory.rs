@@ -218,6 +218,23 @@ impl Directory {
         rows.next().map(|row| Found::Known(row.clone()))
     }
 
+    /// Rows of the same conversation as `key` that hold nothing: found in a list, never loaded.
+    #[must_use]
+    pub fn twins(&self, agent: &str, native: &str, key: Key) -> Vec<Arc<Row>> {
+        let tables = read(&self.tables);
+        let keys = tables.natives.get(native).map(Vec::as_slice).unwrap_or_default();
+        let rows =
+            keys.iter().filter(|other| **other != key).filter_map(|key| tables.rows.get(key));
+        rows.filter(|row| {
+            row.view.agent == agent
+                && row.view.origin == Origin::Adopted
+                && row.view.items == 0
+                && row.live.is_none()
+        })
+        .cloned()
+        .collect()
+    }
+
     /// Whether an id is the native id of a deleted session and of no other.
     #[must_use]
     pub fn is_deleted(&self, native: &str) -> bool {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use frontdesk_core::fold::{Origin, View};
-use frontdesk_core::ids::{SESSION_ID_BYTES_MAX, uuid_v7_millis};
+use frontdesk_core::ids::{Key, SESSION_ID_BYTES_MAX, uuid_v7_millis};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -28,6 +28,15 @@ pub struct Lists {
 }
 
 impl Lists {
+    /// Waits while lists are being read, for at most `limit`; starts nothing.
+    pub async fn settle(&self, limit: Duration) {
+        let slots: Vec<_> = lock(&self.read).values().cloned().collect();
+        let until = tokio::time::Instant::now() + limit;
+        for slot in slots {
+            let _ = tokio::time::timeout_at(until, slot.lock()).await;
+        }
+    }
+
     /// Whether an agent's list was read in this daemon's life.
     #[must_use]
     pub fn was_read(&self, agent: &str) -> bool {
@@ -207,6 +216,9 @@ impl Node {
             if native.is_empty() || native.len() > SESSION_ID_BYTES_MAX {
                 continue;
             }
+            if self.is_being_born(agent, native) {
+                continue;
+            }
             match self.directory.find_native(agent, native) {
                 Some(Found::Deleted) => {}
                 Some(Found::Known(known)) => self.refresh_row(&known, row)?,
@@ -214,6 +226,27 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// Whether an instance has just told this id in an answer that is still being taken in.
+    fn is_being_born(&self, agent: &str, native: &str) -> bool {
+        let running = self.running_instances();
+        running.iter().any(|i| i.agent.name == agent && i.has_route(native))
+            && self.directory.find_native(agent, native).is_none()
+    }
+
+    /// A session that was just made was taken in from a list a moment before: that row goes.
+    pub fn absorb_twin(&self, agent: &str, native: &str, key: Key) {
+        for twin in self.directory.twins(agent, native, key) {
+            if self.running_lane(twin.key).is_some() {
+                continue;
+            }
+            self.directory.forget(twin.key);
+            let folder = twin.path.parent().map(std::path::Path::to_path_buf);
+            if let Some(Err(error)) = folder.map(std::fs::remove_dir_all) {
+                tracing::warn!(path = %twin.path.display(), %error, "failed to remove a journal");
+            }
+        }
     }
 
     fn adopt(&self, agent: &str, native: &str, row: &Value) -> Result<(), LogError> {
