@@ -49,7 +49,12 @@ async fn try_new(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<()
     let born = bear(node, conn, frame, &instance, None).await;
     instance.unreserve();
     if let Err(error) = born {
-        node.set_aside(instance, conn);
+        let silent = error.code == Code::AgentTimeout;
+        if silent {
+            node.end_silent(&instance)
+        } else {
+            node.set_aside(instance, conn)
+        }
         return Err(error);
     }
     Ok(())

@@ -7,6 +7,7 @@ use std::time::Duration;
 use frontdesk_core::agent::{effective_home, store_family, upstream_initialize};
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::session::CloseWhy;
+use frontdesk_core::status::State;
 use serde_json::{Value, json};
 
 use super::Node;
@@ -207,6 +208,20 @@ impl Node {
             && error.kind() != std::io::ErrorKind::NotFound
         {
             tracing::warn!(path = %data_dir.display(), %error, "failed to remove an instance's spool");
+        }
+    }
+
+    /// An instance did not answer in time: what it was asked may have been done, and nobody can tell.
+    /// It is ended, unless a turn of another session runs there.
+    pub fn end_silent(&self, instance: &Arc<Instance>) {
+        let works = self.directory.select(|row| {
+            let live = row.live.as_ref();
+            live.and_then(|live| live.owner.as_ref()).is_some_and(|o| *o.instance == *instance.id.0)
+                && live.and_then(|live| live.state).is_some_and(|state| state != State::Idle)
+        });
+        if works.is_empty() {
+            tracing::warn!(instance = %instance.id, "ending an instance that does not answer");
+            instance.kill();
         }
     }
 

@@ -87,7 +87,9 @@ impl Node {
         if outcome.is_err() {
             instance.unroute(&native);
             let _ = instance.link.release(&self.claim_name(&agent, &native)).await;
+            let silent = matches!(&outcome, Err(StartFailure::Ours(error)) if error.code == Code::AgentTimeout);
             match &request.conn {
+                _ if silent => self.end_silent(&instance),
                 Some(conn) => self.set_aside(instance, conn),
                 None => self.retire(&instance),
             }

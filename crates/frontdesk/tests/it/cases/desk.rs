@@ -142,7 +142,6 @@ pub(super) fn configuration(place: &Place, boot: &Value) -> String {
         limits.push((name.to_owned(), 2_000));
     }
     limits.push(("list_fresh_ms".to_owned(), 0));
-    limits.push(("probe_negative_ms".to_owned(), 0));
     for (name, value) in boot["limits"].as_object().into_iter().flatten() {
         limits.retain(|(known, _)| known != name);
         limits.push((name.clone(), value.as_u64().unwrap_or(0)));
