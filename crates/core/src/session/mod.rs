@@ -159,7 +159,7 @@ impl Session {
             Input::Opening { facts, mode } => self.opening(facts, mode),
             Input::Started { result } => self.started(&result),
             Input::StartFailed(failure) => self.start_failed(failure),
-            Input::Agent { message, at } => self.agent_message(message, at),
+            Input::Agent { message, at, about } => self.agent_message(message, at, about),
             Input::AgentAnswer { tag, frame } => self.agent_answer(tag, &frame),
             Input::AgentError { tag, error } => self.agent_error(tag, &error),
             Input::Ended { why, detail } => self.ended(&why, detail),
