@@ -269,7 +269,7 @@ impl Node {
     pub fn held_by(&self, row: &Row) -> Option<Value> {
         let agent = self.agent(&row.view.agent)?;
         let native = row.view.native.as_deref().filter(|_| !row.is_loaded())?;
-        let text = crate::hold::claim::look(&self.claims, &self.claim_name(&agent, native))?;
+        let text = link::look_at_claim(&self.claims, &self.claim_name(&agent, native))?;
         let info: Value = serde_json::from_str(&text).unwrap_or_default();
         let own = info["pid"].as_u64() == Some(u64::from(std::process::id()));
         (!own).then(|| {
