@@ -3,7 +3,6 @@
 //! `run` is the whole life of `frontdesk serve`. What a connection says is read in [`client`].
 
 mod client;
-pub mod lines;
 mod start;
 
 use std::path::PathBuf;
