@@ -1,6 +1,6 @@
 //! The daemon from start to end: folders, lock, recovery, socket, drain.
 //!
-//! `run` is the whole life of `frontdesk serve`. What a connection says is read in [`client`].
+//! `run` is the whole life of `frontdesk serve`. What a connection says is read in `client`.
 
 mod client;
 mod start;
