@@ -74,7 +74,7 @@ impl Session {
         }
         let late = self.stuck.is_some() && self.turn.is_none();
         let kind = if late { Kind::TurnLate } else { Kind::Update };
-        self.append(kind, Some(at.source.clone()), data);
+        self.append_update(kind, at.source.clone(), data, frame);
     }
 }
 

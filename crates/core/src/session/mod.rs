@@ -259,6 +259,28 @@ impl Session {
 
     /// Appends a record and shows it to those who read along.
     fn append(&mut self, kind: Kind, src: Option<Source>, data: Bytes) {
+        let record = self.record(kind, src, data);
+        let mut shown = Vec::new();
+        let native = self.native().to_owned();
+        self.renderer.acp_v1(&record, &native, &mut shown);
+        self.out.push(Effect::Append(record));
+        for Shown { to, frame } in shown {
+            self.show(&to, &frame);
+        }
+    }
+
+    /// Appends an update of the agent and shows its own frame, which costs no second reading.
+    fn append_update(&mut self, kind: Kind, src: Source, data: Bytes, frame: &Frame) {
+        let record = self.record(kind, Some(src), data);
+        let to = self.renderer.audience(&record);
+        self.out.push(Effect::Append(record));
+        let own = frame.session_id().as_deref() == Some(self.native());
+        self.show_as(&to, |spelling| {
+            if own { frame.spliced(None, Some(&quote(spelling))) } else { frame.text.clone() }
+        });
+    }
+
+    fn record(&mut self, kind: Kind, src: Option<Source>, data: Bytes) -> Record {
         let record = Record {
             v: RECORD_VERSION,
             seq: self.view.seq + 1,
@@ -269,13 +291,7 @@ impl Session {
             data,
         };
         self.view.apply(&record);
-        let mut shown = Vec::new();
-        let native = self.native().to_owned();
-        self.renderer.acp_v1(&record, &native, &mut shown);
-        self.out.push(Effect::Append(record));
-        for Shown { to, frame } in shown {
-            self.show(&to, &frame);
-        }
+        record
     }
 
     fn append_json(&mut self, kind: Kind, data: &Value) {
@@ -284,7 +300,11 @@ impl Session {
 
     /// Sends a frame to all live attachments of an audience, each in its own spelling.
     fn show(&mut self, to: &Audience, frame: &Bytes) {
-        let native = self.view.native.as_deref().unwrap_or_default();
+        let native = self.native().to_owned();
+        self.show_as(to, |spelling| respell(frame, &native, spelling));
+    }
+
+    fn show_as(&mut self, to: &Audience, frame_in: impl Fn(&str) -> Bytes) {
         let mut last: Option<(&str, Bytes)> = None;
         for (conn, attachment) in &self.clients {
             let key = attachment.client.key.as_ref();
@@ -300,7 +320,7 @@ impl Session {
                 Some((spelling, frame)) if *spelling == attachment.spelling.as_ref() => {
                     frame.clone()
                 }
-                _ => respell(frame, native, &attachment.spelling),
+                _ => frame_in(&attachment.spelling),
             };
             self.out.push(Effect::Tell { conn: *conn, frame: spelled.clone(), hop: None });
             last = Some((&attachment.spelling, spelled));
