@@ -65,9 +65,11 @@ pub(super) async fn serve(node: Arc<Node>, stream: UnixStream) {
     read(&node, &conn, &mut input).await;
     finish(&node, &conn).await;
     // What waits is still written, as long as the client takes it.
-    let _ = tokio::time::timeout(FLUSH, &mut writing).await;
+    let written = tokio::time::timeout(FLUSH, &mut writing).await;
     node.remove_conn(&conn).await;
-    let _ = writing.await;
+    if written.is_err() {
+        let _ = writing.await;
+    }
 }
 
 fn is_own_user(stream: &UnixStream) -> bool {

@@ -257,6 +257,10 @@ impl Lane {
         {
             self.previous = Some(instance);
         }
+        if self.is_nothing() && self.session.client_count() == 0 {
+            // Before the lane ends, so that nobody finds a row whose journal is about to go.
+            self.node.directory.forget(self.handle.key());
+        }
         let live = match self.session.phase() {
             Phase::Cold => None,
             Phase::Starting | Phase::Draining(_) => Some(None),
@@ -321,13 +325,16 @@ impl Lane {
         self.node.release_lane(&self.handle, &self.rx)
     }
 
+    /// Taken in on a client's word, and its agent has not loaded it: nothing was ever here.
+    fn is_nothing(&self) -> bool {
+        let view = self.session.view();
+        matches!(self.session.phase(), Phase::Cold) && view.unproven && view.items == 0
+    }
+
     async fn finish(mut self) {
         self.write().await;
         self.sync().await;
-        let view = self.session.view();
-        if view.unproven && view.items == 0 && !self.entombed {
-            // Its agent does not know it: nothing was ever here.
-            self.node.directory.forget(self.handle.key());
+        if self.is_nothing() && !self.entombed {
             let folder = self.journal.path().parent().map(std::path::Path::to_path_buf);
             if let Some(folder) = folder
                 && let Err(error) = std::fs::remove_dir_all(&folder)
