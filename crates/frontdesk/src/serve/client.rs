@@ -64,9 +64,12 @@ pub(super) async fn serve(node: Arc<Node>, stream: UnixStream) {
     read(&node, &conn, &mut input).await;
     finish(&node, &conn).await;
     // What waits is still written, as long as the client takes it.
-    let _ = tokio::time::timeout(FLUSH, &mut writing).await;
+    let flushed = tokio::time::timeout(FLUSH, &mut writing).await.is_ok();
     node.remove_conn(&conn).await;
-    let _ = writing.await;
+    // A finished task must not be waited for again.
+    if !flushed {
+        let _ = writing.await;
+    }
 }
 
 fn is_own_user(stream: &UnixStream) -> bool {
