@@ -4,6 +4,7 @@
 //! is counted as an anomaly. The transcript itself is read from the journal.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -47,9 +48,9 @@ pub struct View {
     /// Records that hold conversation of any origin.
     pub items: u64,
     /// Modes, models and configuration options as last told, ready for a load or resume answer.
-    pub options: serde_json::Map<String, Value>,
+    pub options: Arc<serde_json::Map<String, Value>>,
     /// The last `available_commands_update`, params as text.
-    pub commands: Option<String>,
+    pub commands: Option<Arc<str>>,
     /// The turn without an ending.
     pub open_turn: Option<OpenTurn>,
     /// Questions without a settlement: interaction id to what was asked.
@@ -308,12 +309,14 @@ impl View {
                 }
             }
             UpdateKind::Mode(mode) => {
-                if let Some(Value::Object(modes)) = self.options.get_mut("modes") {
+                if let Some(Value::Object(modes)) =
+                    Arc::make_mut(&mut self.options).get_mut("modes")
+                {
                     modes.insert("currentModeId".into(), mode.into());
                 }
             }
             UpdateKind::Options(options) => {
-                self.options.insert("configOptions".into(), options);
+                Arc::make_mut(&mut self.options).insert("configOptions".into(), options);
             }
             UpdateKind::Commands => {
                 self.commands = std::str::from_utf8(&params).ok().map(Into::into);
@@ -331,7 +334,7 @@ impl View {
     fn take_options(&mut self, options: serde_json::Map<String, Value>) {
         for (name, value) in options {
             if matches!(name.as_str(), "modes" | "models" | "configOptions") && !value.is_null() {
-                self.options.insert(name, value);
+                Arc::make_mut(&mut self.options).insert(name, value);
             }
         }
     }

@@ -9,14 +9,12 @@
 //! is two of them with fitting offsets, and the rest of a half [`ToHolder::Input`] is a
 //! [`ToHolder::InputPiece`], so nobody needs to know where the sender cut.
 
-mod lines;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 use serde::{Deserialize, Serialize};
 
-pub use lines::{Framed, HEAD_BYTES_MAX, Lines, TAIL_BYTES_MAX};
 pub use wire::{DaemonDecoder, HolderDecoder, input_header, input_piece_header, out_header};
 
 /// Version of the protocol spoken here.

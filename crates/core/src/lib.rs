@@ -10,6 +10,7 @@ pub mod hold;
 pub mod ids;
 pub mod import;
 pub mod limits;
+pub mod lines;
 pub mod methods;
 pub mod record;
 pub mod render;

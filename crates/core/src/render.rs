@@ -11,6 +11,9 @@ use serde_json::value::RawValue;
 use crate::envelope::{Frame, Message, quote};
 use crate::record::{Kind, Record};
 
+/// The kind of an update stands near its front: an echo is looked for in this many bytes.
+const ECHO_BYTES: usize = 4096;
+
 /// Who is shown a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Audience {
@@ -77,7 +80,7 @@ impl Renderer {
                 self.prompt.clear();
             }
             Kind::Update | Kind::Imported | Kind::TurnLate => {
-                out.push(Shown { to: self.echo(record), frame: update_frame(&record.data) });
+                out.push(Shown { to: self.audience(record), frame: update_frame(&record.data) });
             }
             Kind::Note => {
                 if let Some(frame) = note_frame(record, native) {
@@ -129,11 +132,13 @@ impl Renderer {
     }
 
     /// Whom an update is for: an echo of the running prompt is only for its sender.
-    fn echo(&self, record: &Record) -> Audience {
+    #[must_use]
+    pub fn audience(&self, record: &Record) -> Audience {
         let Some(sender) = self.sender.as_ref().filter(|_| record.kind == Kind::Update) else {
             return Audience::All;
         };
-        let looks_like_it = memmem(&record.data, b"user_message_chunk");
+        let head = &record.data[..record.data.len().min(ECHO_BYTES)];
+        let looks_like_it = memchr::memmem::find(head, b"user_message_chunk").is_some();
         let is_echo = looks_like_it
             && serde_json::from_slice::<Chunk>(&stored_params(&record.data)).is_ok_and(|chunk| {
                 chunk.update.session_update == "user_message_chunk"
@@ -212,10 +217,6 @@ pub fn respell(frame: &Bytes, native: &str, spelling: &str) -> Bytes {
         }
         _ => frame.clone(),
     }
-}
-
-fn memmem(hay: &[u8], needle: &[u8]) -> bool {
-    hay.windows(needle.len()).take(400).any(|window| window == needle)
 }
 
 #[cfg(test)]

@@ -127,6 +127,8 @@ pub struct Facts {
     pub recorded: bool,
     /// `false`: its agent said that it is gone or cannot load it.
     pub resumable: Option<bool>,
+    /// The process that holds it, where that is none of ours.
+    pub held_by: Option<Value>,
     /// What instances answered, if any had to be asked.
     pub heard: Option<Heard>,
     /// Agents that could not be asked.
@@ -175,6 +177,9 @@ pub fn answer(asked: &str, facts: &Facts) -> Result<Answer, WireError> {
     } else if facts.recorded {
         if facts.resumable == Some(false) {
             meta["resumable"] = json!(false);
+        }
+        if let Some(holder) = &facts.held_by {
+            meta["heldBy"] = holder.clone();
         }
         (false, Source::Index)
     } else if facts.heard == Some(Heard::Cold) {
@@ -235,6 +240,14 @@ mod tests {
     fn a_session_that_cannot_be_called_back_says_so() {
         let gone = Facts { recorded: true, resumable: Some(false), ..Facts::default() };
         assert_eq!(answer("s", &gone).unwrap().meta["resumable"], false);
+    }
+
+    #[test]
+    fn a_session_that_another_process_holds_is_not_active_here() {
+        let held_by = Some(json!({ "tool": "frontdesk", "pid": 7 }));
+        let answer = answer("s", &Facts { recorded: true, held_by, ..Facts::default() }).unwrap();
+        assert!(!answer.loaded);
+        assert_eq!(answer.meta["heldBy"]["pid"], 7);
     }
 
     #[test]

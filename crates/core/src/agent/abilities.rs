@@ -30,6 +30,31 @@ pub struct PromptKinds {
     pub embedded_context: bool,
 }
 
+impl PromptKinds {
+    /// The first kind of content in a prompt that is not offered. Kinds we do not know pass: a newer
+    /// agent may know them.
+    #[must_use]
+    pub fn missing(&self, params: &str) -> Option<&'static str> {
+        #[derive(serde::Deserialize)]
+        struct Params<'a> {
+            #[serde(borrow)]
+            prompt: Vec<Block<'a>>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Block<'a> {
+            #[serde(borrow, rename = "type")]
+            kind: std::borrow::Cow<'a, str>,
+        }
+        let params: Params<'_> = serde_json::from_str(params).ok()?;
+        params.prompt.iter().find_map(|block| match block.kind.as_ref() {
+            "image" if !self.image => Some("image"),
+            "audio" if !self.audio => Some("audio"),
+            "resource" if !self.embedded_context => Some("resource"),
+            _ => None,
+        })
+    }
+}
+
 /// What an agent offers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {

@@ -332,3 +332,16 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn a_prompt_with_a_kind_that_is_not_offered_is_named() {
+    let kinds = PromptKinds { image: true, ..PromptKinds::default() };
+    let prompt =
+        |kind: &str| format!(r#"{{"prompt":[{{"type":"text","text":"x"}},{{"type":"{kind}"}}]}}"#);
+    assert_eq!(kinds.missing(&prompt("image")), None);
+    assert_eq!(kinds.missing(&prompt("audio")), Some("audio"));
+    assert_eq!(kinds.missing(&prompt("resource")), Some("resource"));
+    assert_eq!(kinds.missing(&prompt("resource_link")), None);
+    assert_eq!(kinds.missing(&prompt("brand_new")), None);
+    assert_eq!(kinds.missing("7"), None);
+}

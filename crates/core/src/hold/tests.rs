@@ -1,8 +1,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::lines::Open;
 use super::*;
+use crate::lines::{Framed, HEAD_BYTES_MAX, Lines, Open, TAIL_BYTES_MAX};
 
 fn hello() -> Hello {
     Hello {

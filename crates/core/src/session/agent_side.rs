@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::life::Replay;
-use super::types::Position;
+use super::types::{Position, Tag};
 use super::{Effect, Phase, Session};
 use crate::envelope::{Frame, Message, quote};
 use crate::errors::{Code, WireError};
@@ -12,7 +12,7 @@ use crate::record::Kind;
 use crate::render::{Audience, stored_params, stored_update};
 
 impl Session {
-    pub(super) fn agent_message(&mut self, message: Message, at: Position) {
+    pub(super) fn agent_message(&mut self, message: Message, at: Position, about: Option<Tag>) {
         self.active();
         match message {
             Message::Notification(frame) => match &*frame.method {
@@ -30,7 +30,10 @@ impl Session {
                 self.refuse_agent(&frame)
             }
             Message::Request(frame) => match &*frame.method {
-                "session/request_permission" | "elicitation/create" => self.open_ask(frame, &at),
+                "elicitation/create" if about.is_some() => self.open_ask_about(&frame, &at, about),
+                "session/request_permission" | "elicitation/create" => {
+                    self.open_ask(frame, &at, None);
+                }
                 _ => self.open_pass(frame, &at),
             },
             // Answers come as `AgentAnswer`, by what was asked.
@@ -71,7 +74,7 @@ impl Session {
         }
         let late = self.stuck.is_some() && self.turn.is_none();
         let kind = if late { Kind::TurnLate } else { Kind::Update };
-        self.append(kind, Some(at.source.clone()), data);
+        self.append_update(kind, at.source.clone(), data, frame);
     }
 }
 

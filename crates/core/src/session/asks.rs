@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::types::Position;
+use super::types::{Position, Tag};
 use super::{Effect, Session};
-use crate::envelope::{Frame, quote};
+use crate::envelope::{Frame, Message, quote};
 use crate::errors::{Code, WireError};
 use crate::ids::ConnId;
 use crate::record::Kind;
@@ -27,10 +27,39 @@ pub(super) struct Ask {
     asked: BTreeSet<ConnId>,
     /// Elicitations need a client that can show them.
     elicitation: bool,
+    /// Only this client is asked.
+    only: Option<ConnId>,
 }
 
 impl Session {
-    pub(super) fn open_ask(&mut self, frame: Frame, at: &Position) {
+    /// A question about a client's own request: only that client is asked, and by its own id.
+    pub(super) fn open_ask_about(&mut self, frame: &Frame, at: &Position, about: Option<Tag>) {
+        let running = self.turn.as_ref().filter(|turn| Some(turn.tag) == about);
+        let owner = running.map(|turn| (turn.conn, turn.id.clone())).or_else(|| {
+            let forward = self.forwards.get(&about?)?;
+            Some((forward.conn, forward.id.clone()))
+        });
+        let own = owner.and_then(|(conn, id)| {
+            let mut params: Value = serde_json::from_str(frame.params()?).ok()?;
+            params["requestId"] = serde_json::from_str(&id).ok()?;
+            let text = Frame::call(&frame.method, frame.id(), &params.to_string());
+            match Message::parse(text) {
+                Ok(Message::Request(frame)) => Some((conn, frame)),
+                _ => None,
+            }
+        });
+        match own {
+            Some((conn, frame)) => self.open_ask(frame, at, Some(conn)),
+            None => {
+                let error =
+                    WireError::new(Code::InvalidParams, "params.requestId names no open request");
+                let id = frame.id().unwrap_or("null");
+                self.out.push(Effect::Reply(Frame::failure(id, &error.to_json())));
+            }
+        }
+    }
+
+    pub(super) fn open_ask(&mut self, frame: Frame, at: &Position, only: Option<ConnId>) {
         let agent_id: Box<str> = frame.id().unwrap_or("null").into();
         let limit = self.limits.open_interactions as usize;
         if self.asks.len() >= limit {
@@ -62,7 +91,8 @@ impl Session {
         );
         self.append(Kind::InteractionOpened, Some(at.source.clone()), bytes::Bytes::from(data));
         self.out.push(Effect::Sync);
-        let ask = Ask { interaction, frame, hop: hop.clone(), asked: BTreeSet::new(), elicitation };
+        let asked = BTreeSet::new();
+        let ask = Ask { interaction, frame, hop: hop.clone(), asked, elicitation, only };
         self.asks.insert(hop.clone(), ask);
         let live: Vec<ConnId> =
             self.clients.iter().filter(|(_, a)| a.live).map(|(conn, _)| *conn).collect();
@@ -84,6 +114,9 @@ impl Session {
         let spelling = quote(&self.spelling(conn));
         let Some(attachment) = self.clients.get(&conn) else { return };
         let Some(ask) = self.asks.get_mut(hop) else { return };
+        if ask.only.is_some_and(|only| only != conn) {
+            return;
+        }
         if ask.elicitation && !attachment.client.can.can_take("elicitation/create") {
             return;
         }

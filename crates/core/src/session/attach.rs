@@ -134,7 +134,7 @@ impl Session {
 
     fn go_live(&mut self, conn: ConnId) {
         let meta = self.attach_meta(conn);
-        let mut result = self.view.options.clone();
+        let mut result = (*self.view.options).clone();
         result.insert("_meta".into(), json!({ "frontdesk": meta }));
         let result = Value::Object(result).to_string();
         let commands = self.view.commands.clone();

@@ -171,7 +171,7 @@ impl Session {
             Input::Opening { facts, mode } => self.opening(facts, mode),
             Input::Started { result } => self.started(&result),
             Input::StartFailed(failure) => self.start_failed(failure),
-            Input::Agent { message, at } => self.agent_message(message, at),
+            Input::Agent { message, at, about } => self.agent_message(message, at, about),
             Input::AgentAnswer { tag, frame } => self.agent_answer(tag, &frame),
             Input::AgentError { tag, error } => self.agent_error(tag, &error),
             Input::Ended { why, detail } => self.ended(&why, detail),
@@ -271,6 +271,28 @@ impl Session {
 
     /// Appends a record and shows it to those who read along.
     fn append(&mut self, kind: Kind, src: Option<Source>, data: Bytes) {
+        let record = self.record(kind, src, data);
+        let mut shown = Vec::new();
+        let native = self.native().to_owned();
+        self.renderer.acp_v1(&record, &native, &mut shown);
+        self.out.push(Effect::Append(record));
+        for Shown { to, frame } in shown {
+            self.show(&to, &frame);
+        }
+    }
+
+    /// Appends an update of the agent and shows its own frame, which costs no second reading.
+    fn append_update(&mut self, kind: Kind, src: Source, data: Bytes, frame: &Frame) {
+        let record = self.record(kind, Some(src), data);
+        let to = self.renderer.audience(&record);
+        self.out.push(Effect::Append(record));
+        let own = frame.session_id().as_deref() == Some(self.native());
+        self.show_as(&to, |spelling| {
+            if own { frame.spliced(None, Some(&quote(spelling))) } else { frame.text.clone() }
+        });
+    }
+
+    fn record(&mut self, kind: Kind, src: Option<Source>, data: Bytes) -> Record {
         let record = Record {
             v: RECORD_VERSION,
             seq: self.view.seq + 1,
@@ -281,13 +303,7 @@ impl Session {
             data,
         };
         self.view.apply(&record);
-        let mut shown = Vec::new();
-        let native = self.native().to_owned();
-        self.renderer.acp_v1(&record, &native, &mut shown);
-        self.out.push(Effect::Append(record));
-        for Shown { to, frame } in shown {
-            self.show(&to, &frame);
-        }
+        record
     }
 
     fn append_json(&mut self, kind: Kind, data: &Value) {
@@ -296,7 +312,11 @@ impl Session {
 
     /// Sends a frame to all live attachments of an audience, each in its own spelling.
     fn show(&mut self, to: &Audience, frame: &Bytes) {
-        let native = self.view.native.as_deref().unwrap_or_default();
+        let native = self.native().to_owned();
+        self.show_as(to, |spelling| respell(frame, &native, spelling));
+    }
+
+    fn show_as(&mut self, to: &Audience, frame_in: impl Fn(&str) -> Bytes) {
         let mut last: Option<(&str, Bytes)> = None;
         for (conn, attachment) in &self.clients {
             let key = attachment.client.key.as_ref();
@@ -312,7 +332,7 @@ impl Session {
                 Some((spelling, frame)) if *spelling == attachment.spelling.as_ref() => {
                     frame.clone()
                 }
-                _ => respell(frame, native, &attachment.spelling),
+                _ => frame_in(&attachment.spelling),
             };
             self.out.push(Effect::Tell { conn: *conn, frame: spelled.clone(), hop: None });
             last = Some((&attachment.spelling, spelled));

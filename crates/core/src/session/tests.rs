@@ -65,7 +65,7 @@ impl Bench {
         self.end += text.len() as u64 + 1;
         let source = Source { instance: InstanceId("i".into()), end: self.end };
         let message = Message::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap();
-        self.run(Input::Agent { message, at: Position { source, part: 0 } })
+        self.run(Input::Agent { message, at: Position { source, part: 0 }, about: None })
     }
 
     fn attach(&mut self, conn: u64, how: How) -> Vec<Effect> {

@@ -277,6 +277,8 @@ pub enum Input {
         message: Message,
         /// Where it ended.
         at: Position,
+        /// The request of a client's that it is about, where it names one instead of the session.
+        about: Option<Tag>,
     },
     /// The agent answered.
     AgentAnswer {

@@ -29,7 +29,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-pub use crate::hold::claim::ClaimOutcome;
+pub use crate::hold::claim::{ClaimOutcome, look as look_at_claim};
 use crate::hold::record::SOCKET_FILE;
 pub use crate::hold::{FailKind, HolderSpec};
 use crate::hold::{Order, Report};

@@ -60,9 +60,7 @@ async fn request(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
         Method::Load | Method::Resume => open::load_or_resume(node, conn, frame).await,
         Method::Close => remove::close(node, conn, &frame).await,
         Method::Delete => in_task(node, conn, frame, remove::delete),
-        Method::Prompt => {
-            to_lane(node, conn, frame, |conn, frame| Input::Prompt { conn, frame }).await
-        }
+        Method::Prompt => prompt(node, conn, frame).await,
         Method::Frontdesk => in_task(node, conn, frame, ext::frontdesk),
         Method::Forward if frame.has_session_id() || needs_session(&frame.method) => {
             to_lane(node, conn, frame, |conn, frame| Input::Forward { conn, frame }).await;
@@ -130,6 +128,24 @@ async fn to_lane(
     match lane {
         Ok(lane) => lane.send(LaneMsg::Client(conn.clone(), input(conn.id, frame))).await,
         Err(error) => conn.answer(&id, Err(&error)),
+    }
+}
+
+/// `session/prompt`. An unbound endpoint promises the default agent's kinds of content; what the
+/// session's own agent lacks is refused here.
+async fn prompt(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
+    let missing = conn.bound.is_none().then(|| {
+        let key = resolve(node, conn, &frame.session_id()?).ok()??;
+        let agent = node.agent(&node.directory.get(key)?.view.agent)?;
+        let missing = node.greeted(&agent)?.abilities.prompt.missing(frame.params()?)?;
+        Some(format!("agent {} takes no {missing} content in prompts", agent.name))
+    });
+    match missing.flatten() {
+        Some(text) => {
+            let error = WireError::new(Code::InvalidParams, text);
+            conn.answer(frame.id().unwrap_or("null"), Err(&error));
+        }
+        None => to_lane(node, conn, frame, |conn, frame| Input::Prompt { conn, frame }).await,
     }
 }
 

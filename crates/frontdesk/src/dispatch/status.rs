@@ -55,7 +55,10 @@ async fn ask_others(node: &Node, conn: &Conn, asked: &str) -> Facts {
 /// What our own table knows; `None` if nothing.
 fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Option<Facts> {
     match node.directory.resolve(asked, conn.bound.as_deref()) {
-        Meaning::One(key) => node.directory.get(key).map(|row| row.facts()),
+        Meaning::One(key) => {
+            let row = node.directory.get(key)?;
+            Some(Facts { held_by: node.held_by(&row), ..row.facts() })
+        }
         Meaning::Unknown => None,
         Meaning::Several(keys) => {
             // Several sessions have this id and none is loaded, or more than one is.

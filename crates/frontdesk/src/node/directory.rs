@@ -281,7 +281,7 @@ impl Directory {
         let Some(row) = tables.rows.get_mut(&key) else { return };
         let row = Arc::make_mut(row);
         let native_is_new = row.view.native != session.view().native;
-        if row.view != *session.view() {
+        if row.view.seq != session.view().seq {
             row.view = session.view().clone();
         }
         row.live = live;

@@ -11,6 +11,7 @@ use frontdesk_core::status::State;
 use serde_json::{Value, json};
 
 use super::Node;
+use super::directory::Row;
 use crate::agent::instance::{Instance, Parts};
 use crate::agent::link::{self, ClaimOutcome, HolderSpec};
 use crate::agent::reading;
@@ -261,6 +262,21 @@ impl Node {
         let home = effective_home(agent.known, &env);
         let family = store_family(agent.known, &agent.command);
         format!("{family}\u{0}{home}\u{0}{native}")
+    }
+
+    /// Who holds a session that is not loaded here: another Frontdesk of this user. Only looks.
+    #[must_use]
+    pub fn held_by(&self, row: &Row) -> Option<Value> {
+        let agent = self.agent(&row.view.agent)?;
+        let native = row.view.native.as_deref().filter(|_| !row.is_loaded())?;
+        let text = link::look_at_claim(&self.claims, &self.claim_name(&agent, native))?;
+        let info: Value = serde_json::from_str(&text).unwrap_or_default();
+        let own = info["pid"].as_u64() == Some(u64::from(std::process::id()));
+        (!own).then(|| {
+            json!({
+                "tool": "frontdesk", "pid": info["pid"], "socket": info["socket"], "since": info["since"],
+            })
+        })
     }
 
     /// Claims a session for an instance.

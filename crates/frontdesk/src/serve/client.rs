@@ -7,13 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use frontdesk_core::envelope::{Frame, Malformed, Message, batch_elements, peek_id};
 use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::lines::{Framed, Lines};
 use frontdesk_core::status::Words;
 use serde_json::json;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::lines::{Line, Lines};
 use crate::conn::{Conn, Hello};
 use crate::dispatch;
 use crate::node::Node;
@@ -21,7 +21,7 @@ use crate::node::Node;
 /// Bytes read at once; one such buffer serves all connections of a thread.
 const READ_BYTES: usize = 64 << 10;
 /// Longest first line, in bytes.
-const HELLO_BYTES_MAX: u64 = 64 << 10;
+const HELLO_BYTES_MAX: usize = 64 << 10;
 /// How often a connection whose client has finished sending looks for open requests.
 const EOF_AGAIN: Duration = Duration::from_millis(5);
 
@@ -39,11 +39,11 @@ pub(super) async fn serve(node: Arc<Node>, stream: UnixStream) {
         return;
     }
     let (reader, writer) = stream.into_split();
-    let mut input = Input { reader, lines: Lines::new(HELLO_BYTES_MAX), ready: Vec::new() };
+    let mut input = Input { reader, lines: Lines::new(HELLO_BYTES_MAX, 0), ready: Vec::new() };
     let limit = Duration::from_millis(node.limits.handshake_ms);
     let hello = match tokio::time::timeout(limit, input.next()).await {
-        Ok(Some(Line::Text(line))) => read_hello(&line),
-        Ok(Some(Line::TooLong { .. })) => Err("the first line is too long".to_owned()),
+        Ok(Some(Framed::Line { text: line, .. })) => read_hello(&line),
+        Ok(Some(Framed::TooLong { .. })) => Err("the first line is too long".to_owned()),
         Ok(None) => return,
         Err(_) => Err(format!("no first line came within {} ms", limit.as_millis())),
     };
@@ -60,7 +60,8 @@ pub(super) async fn serve(node: Arc<Node>, stream: UnixStream) {
         let conn = conn.clone();
         tokio::spawn(async move { conn.outbox.write_to(writer, stall).await })
     };
-    input.lines = input.lines.with_limit(node.limits.frame_bytes);
+    let frame_bytes = usize::try_from(node.limits.frame_bytes).unwrap_or(usize::MAX);
+    input.lines.set_limit(frame_bytes);
     read(&node, &conn, &mut input).await;
     finish(&node, &conn).await;
     // What waits is still written, as long as the client takes it.
@@ -119,7 +120,7 @@ async fn read(node: &Arc<Node>, conn: &Arc<Conn>, input: &mut Input) {
     let mut garbage = 0;
     while let Some(line) = input.next().await {
         let error = match line {
-            Line::Text(text) => match Message::parse(text.clone()) {
+            Framed::Line { text, .. } => match Message::parse(text.clone()) {
                 Ok(message) => {
                     dispatch::message(node, conn, message).await;
                     continue;
@@ -128,7 +129,7 @@ async fn read(node: &Arc<Node>, conn: &Arc<Conn>, input: &mut Input) {
                 Err(Malformed::Batch) if wants_no_answer(&text) => continue,
                 Err(malformed) => unreadable(malformed),
             },
-            Line::TooLong { head, tail, bytes } => {
+            Framed::TooLong { head, tail, bytes, .. } => {
                 too_long(conn, node.limits.frame_bytes, &head, &tail, bytes);
                 continue;
             }
@@ -181,12 +182,12 @@ struct Input {
     reader: OwnedReadHalf,
     lines: Lines,
     /// Lines that have been read and not taken, last first.
-    ready: Vec<Line>,
+    ready: Vec<Framed>,
 }
 
 impl Input {
     /// The next line; `None` at the end.
-    async fn next(&mut self) -> Option<Line> {
+    async fn next(&mut self) -> Option<Framed> {
         loop {
             if let Some(line) = self.ready.pop() {
                 return Some(line);
@@ -194,12 +195,14 @@ impl Input {
             self.reader.ready(Interest::READABLE).await.ok()?;
             let read = SCRATCH.with_borrow_mut(|scratch| {
                 let read = self.reader.try_read(scratch)?;
-                self.lines.feed(&scratch[..read], &mut self.ready);
+                self.lines.feed(&scratch[..read], |line| self.ready.push(line));
                 Ok::<_, std::io::Error>(read)
             });
             match read {
                 Ok(0) => {
-                    return self.lines.finish().filter(|line| *line != Line::Text(Bytes::new()));
+                    let mut last = None;
+                    self.lines.finish(|line| last = Some(line));
+                    return last;
                 }
                 Ok(_) => self.ready.reverse(),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}

@@ -1,9 +1,8 @@
 //! The daemon from start to end: folders, lock, recovery, socket, drain.
 //!
-//! `run` is the whole life of `frontdesk serve`. What a connection says is read in [`client`].
+//! `run` is the whole life of `frontdesk serve`. What a connection says is read in `client`.
 
 mod client;
-pub mod lines;
 mod start;
 
 use std::path::PathBuf;

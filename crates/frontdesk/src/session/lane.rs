@@ -5,27 +5,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use frontdesk_core::envelope::Message;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::{ConnId, Key};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
-use frontdesk_core::session::{CloseWhy, Effect, Input, Phase, Session, Tag};
+use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::catch_up::CatchUp;
 use super::{LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
-use crate::conn::outbox::Pushed;
 use crate::log::{Journal, LogError, Ticket};
-use crate::node::{Node, OpenRequest};
+use crate::node::Node;
 
 /// Messages handled before effects are carried out: one write for all their records.
 const BATCH_MESSAGES: usize = 64;
-/// Pause before a failed write is tried again.
-const RETRY: Duration = Duration::from_millis(500);
 /// How long somebody who joins waits for the word of an end, where a process is gone already.
 const END_WORD: Duration = Duration::from_millis(250);
 /// How long a lane waits for the one before it to let the journal go.
@@ -115,23 +112,23 @@ async fn begin(
     Ok(lane)
 }
 
-struct Lane {
-    node: Arc<Node>,
-    handle: LaneHandle,
-    rx: mpsc::Receiver<LaneMsg>,
-    session: Session,
-    journal: Journal,
-    instance: Option<Arc<Instance>>,
+pub(super) struct Lane {
+    pub(super) node: Arc<Node>,
+    pub(super) handle: LaneHandle,
+    pub(super) rx: mpsc::Receiver<LaneMsg>,
+    pub(super) session: Session,
+    pub(super) journal: Journal,
+    pub(super) instance: Option<Arc<Instance>>,
     /// The instance that had it last: it must be gone before another one may.
-    previous: Option<Arc<Instance>>,
-    conns: HashMap<ConnId, Arc<Conn>>,
+    pub(super) previous: Option<Arc<Instance>>,
+    pub(super) conns: HashMap<ConnId, Arc<Conn>>,
     /// Requests at the agent: our tag to the id on the wire.
-    sent: HashMap<Tag, u64>,
-    unwritten: Vec<Record>,
-    ticket: Option<Ticket>,
+    pub(super) sent: HashMap<Tag, u64>,
+    pub(super) unwritten: Vec<Record>,
+    pub(super) ticket: Option<Ticket>,
     /// The journal could not be written: the disk is full or gone.
-    behind: bool,
-    entombed: bool,
+    pub(super) behind: bool,
+    pub(super) entombed: bool,
 }
 
 impl Lane {
@@ -217,7 +214,8 @@ impl Lane {
                     // A late frame of an instance that is not the owner any more.
                     return;
                 }
-                Input::Agent { message, at }
+                let about = self.request_it_is_about(&message);
+                Input::Agent { message, at, about }
             }
             LaneMsg::Opening { instance, input } => {
                 self.instance = Some(instance);
@@ -241,185 +239,15 @@ impl Lane {
         effects.extend(self.session.handle(input, now));
     }
 
-    /// Carries out effects in order; everything appended up to the next wait is written in one go,
-    /// before anything that was said after it.
-    async fn carry_out(&mut self, effects: Vec<Effect>) {
-        let mut rest: std::collections::VecDeque<Effect> = effects.into();
-        while !rest.is_empty() {
-            let end =
-                rest.iter().position(|e| matches!(e, Effect::Sync)).map_or(rest.len(), |at| at + 1);
-            let segment: Vec<Effect> = rest.drain(..end).collect();
-            for effect in &segment {
-                if let Effect::Append(record) = effect {
-                    self.unwritten.push(record.clone());
-                }
-            }
-            self.write().await;
-            let mut full = Vec::new();
-            for effect in segment {
-                self.perform(effect, &mut full).await;
-            }
-            let now = self.node.now();
-            for conn in full {
-                rest.extend(self.session.handle(Input::Lagging { conn }, now));
-            }
+    /// An elicitation may name one of our requests instead of the session.
+    fn request_it_is_about(&self, message: &Message) -> Option<Tag> {
+        let Message::Request(frame) = message else { return None };
+        if &*frame.method != "elicitation/create" || frame.has_session_id() {
+            return None;
         }
-    }
-
-    /// Writes what is unwritten; while that fails nothing is shown and nothing is read.
-    async fn write(&mut self) {
-        while !self.unwritten.is_empty() {
-            match self.journal.append(&self.unwritten) {
-                Ok(ticket) => {
-                    self.unwritten.clear();
-                    self.behind = false;
-                    if !ticket.is_settled() {
-                        self.ticket = Some(ticket);
-                    }
-                }
-                Err(error) => {
-                    if !self.behind {
-                        tracing::error!(session = %self.handle.key(), %error, "failed to write the journal; waiting");
-                    }
-                    self.behind = true;
-                    tokio::time::sleep(RETRY).await;
-                }
-            }
-        }
-    }
-
-    async fn sync(&mut self) {
-        while let Some(ticket) = self.ticket.take() {
-            if let Err(error) = ticket.synced().await {
-                tracing::error!(session = %self.handle.key(), %error, "failed to sync the commit log");
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-    }
-
-    async fn perform(&mut self, effect: Effect, full: &mut Vec<ConnId>) {
-        match effect {
-            Effect::Append(_) => {}
-            Effect::Sync => self.sync().await,
-            Effect::Tell { conn, frame, hop } => {
-                let Some(to) = self.conns.get(&conn) else { return };
-                if let Some(hop) = &hop {
-                    to.expect(hop, &self.handle);
-                }
-                if to.send(frame) == Pushed::Full && hop.is_none() && !full.contains(&conn) {
-                    full.push(conn);
-                }
-            }
-            Effect::Answer { conn, id, frame } => {
-                if let Some(to) = self.conns.get(&conn) {
-                    to.closed(&id);
-                    to.send(frame);
-                }
-            }
-            Effect::Forget { conn, hop } => {
-                if let Some(to) = self.conns.get(&conn) {
-                    let _ = to.answered(&hop);
-                }
-            }
-            Effect::CatchUp { conn, key, spelling, from, own_after } => {
-                let Some(conn) = self.conns.get(&conn).cloned() else { return };
-                let catch_up = CatchUp {
-                    conn,
-                    lane: self.handle.clone(),
-                    path: self.journal.path().to_path_buf(),
-                    native: self.session.native().to_owned(),
-                    spelling,
-                    key,
-                    from,
-                    own_after,
-                };
-                tokio::spawn(catch_up.run());
-            }
-            Effect::Send { tag, frame, client } => self.send(tag, &frame, &client).await,
-            Effect::Reply(frame) => {
-                if let Some(instance) = &self.instance {
-                    let _ = instance.post(frame).await;
-                }
-            }
-            Effect::CancelSent(tag) => {
-                if let (Some(instance), Some(id)) = (&self.instance, self.sent.get(&tag)) {
-                    let params = format!(r#"{{"requestId":{id}}}"#);
-                    let frame =
-                        frontdesk_core::envelope::Frame::call("$/cancel_request", None, &params);
-                    let _ = instance.post(frame).await;
-                }
-            }
-            Effect::Open { conn, how, params } => self.open(conn, how, params),
-            Effect::Shut { why } => self.shut(why),
-            Effect::Joined { conn } => {
-                if let Some(conn) = self.conns.get(&conn) {
-                    conn.join(&self.handle);
-                }
-            }
-            Effect::Left { conn } => {
-                if let Some(conn) = self.conns.get(&conn) {
-                    conn.leave(self.handle.key());
-                }
-            }
-        }
-    }
-
-    async fn send(&mut self, tag: Tag, frame: &frontdesk_core::envelope::Frame, client: &str) {
-        let sent = match &self.instance {
-            Some(instance) => {
-                instance.request_for(&self.handle, tag, frame, client, self.session.native()).await
-            }
-            None => Err(WireError::new(Code::InstanceEnded, "no instance has this session")),
-        };
-        match sent {
-            Ok(id) => {
-                self.sent.retain(|other, _| other.0 + 256 > tag.0);
-                self.sent.insert(tag, id);
-            }
-            // The end of the instance comes through the mailbox and answers it with the rest.
-            Err(error) if self.instance.as_ref().is_some_and(|i| i.has_ended().is_some()) => {
-                tracing::debug!(%error.message, "a request met an instance that has ended");
-            }
-            Err(error) => {
-                let handle = self.handle.clone();
-                tokio::spawn(async move {
-                    handle.send(LaneMsg::Input(Input::AgentError { tag, error })).await;
-                });
-            }
-        }
-    }
-
-    fn open(
-        &mut self,
-        conn: Option<ConnId>,
-        how: frontdesk_core::session::How,
-        params: Option<bytes::Bytes>,
-    ) {
-        let caused_by = conn.or_else(|| self.conns.keys().next().copied());
-        let request = OpenRequest {
-            lane: self.handle.clone(),
-            view: self.session.view().clone(),
-            journal: self.journal.path().to_path_buf(),
-            previous: self.instance.take().or_else(|| self.previous.take()),
-            conn: caused_by.and_then(|conn| self.conns.get(&conn).cloned()),
-            how,
-            params,
-        };
-        let node = self.node.clone();
-        tokio::spawn(async move { node.open_session(request).await });
-    }
-
-    fn shut(&mut self, why: CloseWhy) {
-        let instance = self.instance.clone();
-        let handle = self.handle.clone();
-        let node = self.node.clone();
-        let native = self.session.native().to_owned();
-        tokio::spawn(async move {
-            if let Some(instance) = instance {
-                node.close_at_agent(&instance, &native, why).await;
-            }
-            handle.send(LaneMsg::Input(Input::Closed)).await;
-        });
+        let params: Value = serde_json::from_str(frame.params()?).ok()?;
+        let id = params.get("requestId")?.as_u64()?;
+        self.sent.iter().find(|(_, sent)| **sent == id).map(|(tag, _)| *tag)
     }
 
     /// Tells the directory what is loaded here and what the records add up to.

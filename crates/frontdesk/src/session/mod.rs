@@ -5,6 +5,7 @@
 //! session is cold and nobody takes part.
 
 mod catch_up;
+mod effects;
 mod lane;
 
 use std::sync::Arc;

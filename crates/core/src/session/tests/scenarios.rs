@@ -440,3 +440,26 @@ fn a_slow_client_is_served_from_the_journal_and_comes_back() {
     assert_eq!(words(&bench.run(Input::CaughtUp { conn: ConnId(1), seq: seq + 1 })), nothing);
     assert_eq!(words(&bench.agent(CHUNK)), ["write update", "tell c1 session/update"]);
 }
+
+#[test]
+fn an_elicitation_about_a_request_goes_to_its_sender_with_its_own_id() {
+    let mut bench = Bench::live();
+    bench.join(2);
+    let effects = bench.prompt(1, "\"mine\"", "x");
+    let tag = sent(&effects);
+    let text = r#"{"id":4,"method":"elicitation/create","params":{"requestId":17,"mode":"form"}}"#;
+    let message = Message::parse(Bytes::from_static(text.as_bytes())).unwrap();
+    let source = Source { instance: InstanceId("i".into()), end: 900 };
+    let at = Position { source, part: 0 };
+    let effects =
+        bench.run(Input::Agent { message: message.clone(), at: at.clone(), about: Some(tag) });
+    assert_eq!(words(&effects), ["reply -31008"], "client 1 shows no elicitations");
+    bench.session.clients.values_mut().for_each(|a| a.client.can.elicitation_form = true);
+    let effects =
+        bench.run(Input::Agent { message: message.clone(), at: at.clone(), about: Some(tag) });
+    assert_eq!(words(&effects), ["write interaction_opened", "sync", "ask c1 elicitation/create"]);
+    let Some(Effect::Tell { frame, .. }) = effects.last() else { panic!() };
+    assert!(String::from_utf8_lossy(frame).contains(r#""requestId":"mine""#), "{frame:?}");
+    let effects = bench.run(Input::Agent { message, at, about: Some(Tag(99)) });
+    assert_eq!(words(&effects), ["reply -32602"]);
+}

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 
-use frontdesk_core::hold::{DaemonDecoder, Framed, Hello, Lines, PIECE_BYTES_MAX, ToDaemon};
+use frontdesk_core::hold::{DaemonDecoder, Hello, PIECE_BYTES_MAX, ToDaemon};
+use frontdesk_core::lines::{Framed, Lines};
 
 use super::outbox::{ClaimAnswer, Shared};
 use super::{LinkError, LinkEvent};

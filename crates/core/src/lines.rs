@@ -1,5 +1,5 @@
-//! Lines out of a byte stream that comes in pieces, with a limit. Used by the daemon's end of a
-//! holder for what agents write.
+//! Lines out of a byte stream that comes in pieces, with a limit and bounded memory. Used for what
+//! agents write and for what clients send.
 
 use bytes::Bytes;
 use memchr::memchr;
@@ -37,11 +37,11 @@ pub enum Framed {
 pub struct Lines {
     limit_bytes: usize,
     offset: u64,
-    pub(super) open: Open,
+    pub(crate) open: Open,
 }
 
 #[derive(Debug)]
-pub(super) enum Open {
+pub(crate) enum Open {
     Held(Vec<u8>),
     Skipped { head: Vec<u8>, tail: Vec<u8>, bytes: u64 },
 }
@@ -52,6 +52,11 @@ impl Lines {
     #[must_use]
     pub const fn new(limit_bytes: usize, offset: u64) -> Self {
         Self { limit_bytes, offset, open: Open::Held(Vec::new()) }
+    }
+
+    /// The same lines with another limit from here on.
+    pub const fn set_limit(&mut self, limit_bytes: usize) {
+        self.limit_bytes = limit_bytes;
     }
 
     /// Offset of the next byte to feed.

@@ -1,0 +1,197 @@
+//! What a lane does: the machine's effects, carried out in order.
+//!
+//! Everything appended is written before anything that was said after it is shown; three kinds of
+//! things wait until it is durable, which the machine marks with `Effect::Sync`.
+
+use std::time::Duration;
+
+use frontdesk_core::envelope::Frame;
+use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::ids::ConnId;
+use frontdesk_core::session::{CloseWhy, Effect, How, Input, Tag};
+
+use super::LaneMsg;
+use super::catch_up::CatchUp;
+use super::lane::Lane;
+use crate::conn::outbox::Pushed;
+use crate::node::OpenRequest;
+
+/// Pause before a failed write is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+
+impl Lane {
+    /// Carries out effects in order; everything appended up to the next wait is written in one go,
+    /// before anything that was said after it.
+    pub(super) async fn carry_out(&mut self, effects: Vec<Effect>) {
+        let mut rest: std::collections::VecDeque<Effect> = effects.into();
+        while !rest.is_empty() {
+            let end =
+                rest.iter().position(|e| matches!(e, Effect::Sync)).map_or(rest.len(), |at| at + 1);
+            let segment: Vec<Effect> = rest.drain(..end).collect();
+            for effect in &segment {
+                if let Effect::Append(record) = effect {
+                    self.unwritten.push(record.clone());
+                }
+            }
+            self.write().await;
+            let mut full = Vec::new();
+            for effect in segment {
+                self.perform(effect, &mut full).await;
+            }
+            let now = self.node.now();
+            for conn in full {
+                rest.extend(self.session.handle(Input::Lagging { conn }, now));
+            }
+        }
+    }
+
+    /// Writes what is unwritten; while that fails nothing is shown and nothing is read.
+    pub(super) async fn write(&mut self) {
+        while !self.unwritten.is_empty() {
+            match self.journal.append(&self.unwritten) {
+                Ok(ticket) => {
+                    self.unwritten.clear();
+                    self.behind = false;
+                    if !ticket.is_settled() {
+                        self.ticket = Some(ticket);
+                    }
+                }
+                Err(error) => {
+                    if !self.behind {
+                        tracing::error!(session = %self.handle.key(), %error, "failed to write the journal; waiting");
+                    }
+                    self.behind = true;
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    pub(super) async fn sync(&mut self) {
+        while let Some(ticket) = self.ticket.take() {
+            if let Err(error) = ticket.synced().await {
+                tracing::error!(session = %self.handle.key(), %error, "failed to sync the commit log");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+
+    async fn perform(&mut self, effect: Effect, full: &mut Vec<ConnId>) {
+        match effect {
+            Effect::Append(_) => {}
+            Effect::Sync => self.sync().await,
+            Effect::Tell { conn, frame, hop } => {
+                let Some(to) = self.conns.get(&conn) else { return };
+                if let Some(hop) = &hop {
+                    to.expect(hop, &self.handle);
+                }
+                if to.send(frame) == Pushed::Full && hop.is_none() && !full.contains(&conn) {
+                    full.push(conn);
+                }
+            }
+            Effect::Answer { conn, id, frame } => {
+                if let Some(to) = self.conns.get(&conn) {
+                    to.closed(&id);
+                    to.send(frame);
+                }
+            }
+            Effect::Forget { conn, hop } => {
+                if let Some(to) = self.conns.get(&conn) {
+                    let _ = to.answered(&hop);
+                }
+            }
+            Effect::CatchUp { conn, key, spelling, from, own_after } => {
+                let Some(conn) = self.conns.get(&conn).cloned() else { return };
+                let catch_up = CatchUp {
+                    conn,
+                    lane: self.handle.clone(),
+                    path: self.journal.path().to_path_buf(),
+                    native: self.session.native().to_owned(),
+                    spelling,
+                    key,
+                    from,
+                    own_after,
+                };
+                tokio::spawn(catch_up.run());
+            }
+            Effect::Send { tag, frame, client } => self.send(tag, &frame, &client).await,
+            Effect::Reply(frame) => {
+                if let Some(instance) = &self.instance {
+                    let _ = instance.post(frame).await;
+                }
+            }
+            Effect::CancelSent(tag) => {
+                if let (Some(instance), Some(id)) = (&self.instance, self.sent.get(&tag)) {
+                    let params = format!(r#"{{"requestId":{id}}}"#);
+                    let frame = Frame::call("$/cancel_request", None, &params);
+                    let _ = instance.post(frame).await;
+                }
+            }
+            Effect::Open { conn, how, params } => self.open(conn, how, params),
+            Effect::Shut { why } => self.shut(why),
+            Effect::Joined { conn } => {
+                if let Some(conn) = self.conns.get(&conn) {
+                    conn.join(&self.handle);
+                }
+            }
+            Effect::Left { conn } => {
+                if let Some(conn) = self.conns.get(&conn) {
+                    conn.leave(self.handle.key());
+                }
+            }
+        }
+    }
+
+    async fn send(&mut self, tag: Tag, frame: &Frame, client: &str) {
+        let sent = match &self.instance {
+            Some(instance) => {
+                instance.request_for(&self.handle, tag, frame, client, self.session.native()).await
+            }
+            None => Err(WireError::new(Code::InstanceEnded, "no instance has this session")),
+        };
+        match sent {
+            Ok(id) => {
+                self.sent.retain(|other, _| other.0 + 256 > tag.0);
+                self.sent.insert(tag, id);
+            }
+            // The end of the instance comes through the mailbox and answers it with the rest.
+            Err(error) if self.instance.as_ref().is_some_and(|i| i.has_ended().is_some()) => {
+                tracing::debug!(%error.message, "a request met an instance that has ended");
+            }
+            Err(error) => {
+                let handle = self.handle.clone();
+                tokio::spawn(async move {
+                    handle.send(LaneMsg::Input(Input::AgentError { tag, error })).await;
+                });
+            }
+        }
+    }
+
+    fn open(&mut self, conn: Option<ConnId>, how: How, params: Option<bytes::Bytes>) {
+        let caused_by = conn.or_else(|| self.conns.keys().next().copied());
+        let request = OpenRequest {
+            lane: self.handle.clone(),
+            view: self.session.view().clone(),
+            journal: self.journal.path().to_path_buf(),
+            previous: self.instance.take().or_else(|| self.previous.take()),
+            conn: caused_by.and_then(|conn| self.conns.get(&conn).cloned()),
+            how,
+            params,
+        };
+        let node = self.node.clone();
+        tokio::spawn(async move { node.open_session(request).await });
+    }
+
+    fn shut(&mut self, why: CloseWhy) {
+        let instance = self.instance.clone();
+        let handle = self.handle.clone();
+        let node = self.node.clone();
+        let native = self.session.native().to_owned();
+        tokio::spawn(async move {
+            if let Some(instance) = instance {
+                node.close_at_agent(&instance, &native, why).await;
+            }
+            handle.send(LaneMsg::Input(Input::Closed)).await;
+        });
+    }
+}
