@@ -60,7 +60,7 @@ fn what_was_shown_is_there_after_a_kill_at_any_moment() {
             let _ = begin_prompt(
                 &mut seat.client,
                 &id,
-                &format!("# r{round} s{at}\nstream 120 every 2"),
+                &format!("# r{round} s{at}\nstream 60 every 4"),
             );
             let _ = begin_prompt(&mut seat.client, &id, &format!("# r{round} s{at} b\nstream 5"));
         }
