@@ -23,6 +23,18 @@ impl Session {
             let text = "a load or resume of this session is open already on this connection";
             return self.tell_error(conn, &id, &WireError::new(Code::InvalidRequest, text));
         }
+        if let Some(reading) = self.clients.get_mut(&conn).filter(|it| it.is_reading()) {
+            // Two readings at once would show everything twice.
+            let attach = Attach { client, id, how, spelling, params };
+            return match reading.again.replace(Box::new(attach)) {
+                None => {}
+                Some(earlier) => {
+                    let text = "a later load or resume of this session took its place";
+                    let error = WireError::new(Code::InvalidRequest, text);
+                    self.tell_error(conn, &earlier.id, &error);
+                }
+            };
+        }
         if self.view.resumable == Some(false) && matches!(self.phase, Phase::Cold) {
             self.attach_to_history(client, id, how, spelling);
             return;
@@ -34,6 +46,8 @@ impl Session {
             joined: self.view.seq,
             reply: Some((id, how)),
             waiting: !matches!(self.phase, Phase::Live),
+            owed: Vec::new(),
+            again: None,
         };
         self.clients.insert(conn, attachment);
         self.out.push(Effect::Joined { conn });
@@ -65,8 +79,16 @@ impl Session {
             return;
         }
         let (joined, reply) = (self.view.seq, Some((id, how)));
-        let attachment =
-            Attachment { client, spelling, live: false, joined, reply, waiting: false };
+        let attachment = Attachment {
+            client,
+            spelling,
+            live: false,
+            joined,
+            reply,
+            waiting: false,
+            owed: Vec::new(),
+            again: None,
+        };
         self.clients.insert(conn, attachment);
         self.out.push(Effect::Joined { conn });
         self.admit(conn);
@@ -119,6 +141,7 @@ impl Session {
         let native = self.native().to_owned();
         let Some(attachment) = self.clients.get_mut(&conn) else { return };
         attachment.live = true;
+        let (owed, again) = (std::mem::take(&mut attachment.owed), attachment.again.take());
         let spelling = attachment.spelling.clone();
         if let Some((id, how)) = attachment.reply.take() {
             self.answer(conn, &id, Frame::success(&id, &result));
@@ -128,8 +151,14 @@ impl Session {
                 self.tell(conn, frame);
             }
         }
+        for (id, frame) in owed {
+            self.answer(conn, &id, frame);
+        }
         self.tell_running_turn(conn);
         self.offer_open_asks(conn);
+        if let Some(again) = again {
+            self.take(super::Input::Attach(*again));
+        }
     }
 
     fn attach_meta(&self, conn: ConnId) -> Value {
@@ -171,8 +200,13 @@ impl Session {
     }
 
     pub(super) fn detach(&mut self, conn: ConnId) {
-        if self.clients.remove(&conn).is_none() {
-            return;
+        let Some(attachment) = self.clients.remove(&conn) else { return };
+        for (id, frame) in attachment.owed {
+            self.out.push(Effect::Answer { conn, id, frame });
+        }
+        if let Some(again) = attachment.again {
+            let text = "the session was closed before this was answered";
+            self.tell_error(conn, &again.id, &WireError::new(Code::InstanceEnded, text));
         }
         self.closers.retain(|(closer, _)| *closer != conn);
         self.forwards.retain(|_, forward| forward.conn != conn);

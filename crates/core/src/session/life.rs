@@ -61,6 +61,8 @@ impl Session {
             joined: self.view.seq,
             reply: None,
             waiting: false,
+            owed: Vec::new(),
+            again: None,
         };
         self.clients.insert(conn, attachment);
         self.active();
@@ -171,7 +173,15 @@ impl Session {
                 let text = error.to_json();
                 (error, text)
             }
-            StartFailure::Ours(error) => (error.clone(), error.to_json()),
+            StartFailure::Ours(error) => {
+                let mut error = error.clone();
+                if let Some(named) = error.data.as_mut().and_then(|data| data.get_mut("sessionId"))
+                {
+                    *named = json!(asked);
+                }
+                let text = error.to_json();
+                (error, text)
+            }
             StartFailure::Agent(text) => (
                 WireError::new(Code::AgentStart, "the agent refused to load the session"),
                 not_found_as_asked(text, asked).unwrap_or_else(|| text.clone()),
@@ -317,15 +327,15 @@ impl Session {
         let error = WireError::new(Code::Stopping, "Frontdesk is stopping");
         self.drop_queue(None, Err(&error));
         self.stopping = Some(self.now.mono_ms + grace_ms);
-        self.tick_stop();
     }
 
-    fn tick_stop(&mut self) {
+    /// Looked at after every input of a stopping daemon: a turn may have ended before its grace, a
+    /// start that was under way may have come to its end.
+    pub(super) fn tick_stop(&mut self) {
         let Some(until) = self.stopping else { return };
         let nobody = self.clients.is_empty() && !self.asks.is_empty();
         let done = self.turn.is_none() || nobody || self.now.mono_ms >= until;
-        if done {
-            self.stopping = Some(u64::MAX);
+        if done && matches!(self.phase, Phase::Live) {
             self.unload(CloseWhy::Stop);
         }
     }
@@ -346,9 +356,6 @@ impl Session {
     pub(super) fn tick(&mut self) {
         self.tick_passes();
         self.tick_cancel();
-        if self.stopping.is_some_and(|until| until != u64::MAX) {
-            self.tick_stop();
-        }
         if self.idle_deadline().is_some_and(|at| self.now.mono_ms >= at) {
             self.unload(CloseWhy::Idle);
         }

@@ -66,6 +66,17 @@ struct Attachment {
     reply: Option<(Box<str>, How)>,
     /// Waits for the session to be started.
     waiting: bool,
+    /// Answers that wait until it has read what was said before them.
+    owed: Vec<(Box<str>, Bytes)>,
+    /// A load or resume that came while it was still reading: taken when it has read all.
+    again: Option<Box<Attach>>,
+}
+
+impl Attachment {
+    /// Whether it is served from the journal now.
+    fn is_reading(&self) -> bool {
+        !self.live && !self.waiting
+    }
 }
 
 /// The machine of one session.
@@ -130,6 +141,7 @@ impl Session {
     pub fn handle(&mut self, input: Input, now: Now) -> Vec<Effect> {
         self.now = now;
         self.take(input);
+        self.tick_stop();
         std::mem::take(&mut self.out)
     }
 
@@ -181,7 +193,7 @@ impl Session {
                     .map(|at| at + self.limits.cancel_grace_ms),
             )
             .chain(self.stuck.as_ref().map(|stuck| stuck.since_ms + self.limits.cancel_kill_ms))
-            .chain(self.stopping)
+            .chain(self.stopping.filter(|_| matches!(self.phase, Phase::Live)))
             .chain(self.idle_deadline())
             .min()
     }
@@ -331,8 +343,11 @@ impl Session {
         self.out.push(Effect::Tell { conn, frame, hop: None });
     }
 
-    /// Answers a client's request.
+    /// Answers a client's request; behind what was said before it, also where the client is slow.
     fn answer(&mut self, conn: ConnId, id: &str, frame: Bytes) {
+        if let Some(reading) = self.clients.get_mut(&conn).filter(|it| it.is_reading()) {
+            return reading.owed.push((id.into(), frame));
+        }
         self.out.push(Effect::Answer { conn, id: id.into(), frame });
     }
 

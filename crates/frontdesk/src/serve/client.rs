@@ -65,9 +65,10 @@ pub(super) async fn serve(node: Arc<Node>, stream: UnixStream) {
     read(&node, &conn, &mut input).await;
     finish(&node, &conn).await;
     // What waits is still written, as long as the client takes it.
-    let written = tokio::time::timeout(FLUSH, &mut writing).await;
+    let flushed = tokio::time::timeout(FLUSH, &mut writing).await.is_ok();
     node.remove_conn(&conn).await;
-    if written.is_err() {
+    // A finished task must not be waited for again.
+    if !flushed {
         let _ = writing.await;
     }
 }

@@ -16,6 +16,7 @@ mod cli;
 mod demo_agent;
 mod desk;
 mod editor;
+mod faults;
 mod harness_tests;
 mod hold;
 mod interop;

@@ -442,6 +442,64 @@ fn a_slow_client_is_served_from_the_journal_and_comes_back() {
 }
 
 #[test]
+fn a_slow_client_is_answered_behind_what_was_said_before() {
+    let mut bench = Bench::live();
+    let tag = sent(&bench.prompt(1, "3", "hi"));
+    bench.run(Input::Lagging { conn: ConnId(1) });
+    bench.agent(CHUNK);
+    assert_eq!(words(&end_turn(&mut bench, tag)), ["write turn_ended", "sync"]);
+    let seq = bench.session.view().seq;
+    let behind = bench.run(Input::CaughtUp { conn: ConnId(1), seq: seq - 1 });
+    assert_eq!(words(&behind), [format!("catch-up c1 from {}", seq - 1)]);
+    let done = bench.run(Input::CaughtUp { conn: ConnId(1), seq });
+    assert_eq!(words(&done), ["answer c1 3 ok"]);
+}
+
+#[test]
+fn a_slow_client_that_leaves_is_answered_first() {
+    let mut bench = Bench::live();
+    bench.join(2);
+    bench.run(Input::Lagging { conn: ConnId(1) });
+    let effects = bench.run(Input::Close { conn: ConnId(1), id: "8".into(), force: false });
+    assert_eq!(words(&effects), ["answer c1 8 ok", "left c1"]);
+}
+
+#[test]
+fn a_client_that_still_reads_is_not_read_to_twice() {
+    let mut bench = Bench::live();
+    let seq = bench.session.view().seq;
+    bench.run(Input::Lagging { conn: ConnId(1) });
+    let nothing: [&str; 0] = [];
+    assert_eq!(words(&bench.attach(1, How::Load)), nothing);
+    let effects = bench.run(Input::CaughtUp { conn: ConnId(1), seq });
+    assert_eq!(words(&effects), ["catch-up c1 from 0"]);
+    let effects = bench.run(Input::CaughtUp { conn: ConnId(1), seq });
+    assert_eq!(words(&effects), ["answer c1 7 ok"]);
+}
+
+#[test]
+fn a_stop_waits_no_longer_than_its_turn() {
+    let mut bench = Bench::live();
+    let tag = sent(&bench.prompt(1, "3", "hi"));
+    bench.run(Input::Stop { grace_ms: 10_000 });
+    let effects = end_turn(&mut bench, tag);
+    let wanted = ["write turn_ended", "sync", "answer c1 3 ok", "shut stop"];
+    assert_eq!(words(&effects), wanted);
+}
+
+#[test]
+fn a_stop_unloads_what_was_just_being_started() {
+    let mut bench = Bench::cold(View::default());
+    assert_eq!(words(&bench.attach(1, How::Resume)), ["open"]);
+    let nothing: [&str; 0] = [];
+    assert_eq!(words(&bench.run(Input::Stop { grace_ms: 0 })), nothing);
+    assert_eq!(bench.session.deadline_ms(), None, "nothing to look at before the start ends");
+    bench.run(Input::Opening { facts: facts(), mode: OpenMode::Resume });
+    let effects = words(&bench.run(Input::Started { result: "{}".into() }));
+    assert_eq!(effects, ["write loaded", "sync", "answer c1 7 ok", "shut stop"]);
+}
+
+#[test]
 fn an_elicitation_about_a_request_goes_to_its_sender_with_its_own_id() {
     let mut bench = Bench::live();
     bench.join(2);

@@ -1,0 +1,185 @@
+//! kill -9 of the daemon at random moments: what was shown is in the journal, every turn has its
+//! ending, and no agent of the dead daemon is left when a session is called back.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{
+    Chance, SOON, agent_lives, begin_prompt, client, demo_desk, endings, log, native, new_session,
+    of_kind, openings, place, same, seen, status, store, told, turn,
+};
+use crate::acp::Acp;
+use crate::desk::Desk;
+
+/// Sessions that stream at the same time.
+const SESSIONS: usize = 4;
+/// How often the daemon is killed.
+const ROUNDS: usize = 12;
+
+/// One session and the client that is in it.
+struct Seat {
+    client: Acp,
+    session: String,
+    native: String,
+    from: usize,
+}
+
+fn take_seats(desk: &Desk, sessions: &[(String, String)]) -> Vec<Seat> {
+    let mut seats = Vec::new();
+    for (session, native) in sessions {
+        let mut client = client(desk);
+        let from = client.mark();
+        client.ok("session/load", place(desk, Some(session)));
+        seats.push(Seat { client, session: session.clone(), native: native.clone(), from });
+    }
+    seats
+}
+
+#[test]
+fn what_was_shown_is_there_after_a_kill_at_any_moment() {
+    let mut chance = Chance::new("what_was_shown_is_there_after_a_kill");
+    let mut desk = demo_desk().open();
+    let mut maker = client(&desk);
+    let sessions: Vec<(String, String)> = (0..SESSIONS)
+        .map(|_| {
+            let session = new_session(&desk, &mut maker);
+            let native = native(&mut maker, &session);
+            (session, native)
+        })
+        .collect();
+    for (session, _) in &sessions {
+        turn(&mut maker, session, "say begin");
+    }
+    drop(maker);
+    for round in 0..ROUNDS {
+        let mut seats = take_seats(&desk, &sessions);
+        for (at, seat) in seats.iter_mut().enumerate() {
+            // Two prompts each: one runs and one waits when the daemon dies.
+            let id = seat.session.clone();
+            let _ = begin_prompt(
+                &mut seat.client,
+                &id,
+                &format!("# r{round} s{at}\nstream 60 every 4"),
+            );
+            let _ = begin_prompt(&mut seat.client, &id, &format!("# r{round} s{at} b\nstream 5"));
+        }
+        chance.pause(400);
+        desk.kill9();
+        for seat in &mut seats {
+            assert!(seat.client.wait_exit(SOON).is_some(), "a shim outlives its daemon");
+        }
+        desk.start();
+        for (_, native) in &sessions {
+            for (how, pid) in openings(&store(&desk), native) {
+                assert!(!agent_lives(pid), "round {round}: {pid} ({how}) lives after the restart");
+            }
+        }
+        assert_eq!(desk.instances(), 0, "round {round}: {:?}", desk.processes());
+        let mut looker = client(&desk);
+        for seat in &seats {
+            check_after(&mut looker, seat, round);
+        }
+    }
+    // A whole look at the end: everything can be loaded, and goes on.
+    for seat in &mut take_seats(&desk, &sessions) {
+        let id = seat.session.clone();
+        turn(&mut seat.client, &id, "say the end");
+        let records = log(&mut seat.client, &id);
+        let wanted = told(&records);
+        let mut found = seen(&seat.client.updates(&id, seat.from));
+        let last = found.pop();
+        assert_eq!(last.as_deref(), Some("agent:the end"));
+        same(&found, &wanted[..wanted.len() - 2], "a load after the last kill");
+        let claims = of_kind(&records, "claimed").len();
+        assert_eq!(claims, openings(&store(&desk), &seat.native).len(), "one opening a claim");
+    }
+}
+
+/// After the restart: nothing shown is missing, every turn has its ending, nothing is loaded.
+fn check_after(looker: &mut Acp, seat: &Seat, round: usize) {
+    let what = format!("round {round}, {}", seat.session);
+    assert_eq!(status(looker, &seat.session).0, "inactive", "{what}");
+    let records = log(looker, &seat.session);
+    let all = told(&records);
+    let found = seen(&seat.client.updates(&seat.session, seat.from));
+    // Its own prompts of this round are not shown to it.
+    let own = format!("# r{round} ");
+    let wanted: Vec<String> = all.iter().filter(|it| !it.contains(&own)).cloned().collect();
+    assert!(found.len() <= wanted.len(), "{what}: {} shown, {} kept", found.len(), wanted.len());
+    same(&found, &wanted[..found.len()], &what);
+    let ended = endings(&records);
+    for (data, turn) in of_kind(&records, "turn_ended").iter().zip(&ended) {
+        if data["outcome"] == "failed" {
+            assert_eq!(turn["reason"], "crash_inferred", "{what}: {turn}");
+        }
+    }
+    let last = records.last().map(|record| record["kind"].clone());
+    assert_eq!(last, Some(json!("lost")), "{what}: the journal says that it is not loaded");
+}
+
+#[test]
+fn answers_that_were_given_before_a_kill_stay_given() {
+    let mut chance = Chance::new("answers_that_were_given_before_a_kill");
+    let mut desk = demo_desk().open();
+    let mut one = client(&desk);
+    let session = new_session(&desk, &mut one);
+    let mut done = 0;
+    for round in 0..5 {
+        // Turns of no length: the kill falls between write, sync and answer.
+        let from = one.mark();
+        let begun: Vec<_> = (0..12)
+            .map(|at| begin_prompt(&mut one, &session, &format!("say {round}-{at}")))
+            .collect();
+        chance.pause(60);
+        desk.kill9();
+        assert!(one.wait_exit(SOON).is_some());
+        let answered = begun.iter().filter(|it| one.is_answered(**it)).count();
+        done += answered;
+        desk.start();
+        let shown = seen(&one.updates(&session, from));
+        one = client(&desk);
+        let records = log(&mut one, &session);
+        let outcomes = endings(&records);
+        let completed = outcomes.iter().filter(|it| it["outcome"] == "completed").count();
+        assert!(completed >= done, "round {round}: {completed} in the journal, {done} answered");
+        let said = told(&records);
+        for text in &shown {
+            let count = said.iter().filter(|it| *it == text).count();
+            assert_eq!(count, 1, "round {round}: {text}");
+        }
+        done = completed;
+        let from = one.mark();
+        one.ok("session/load", place(&desk, Some(&session)));
+        same(&seen(&one.updates(&session, from)), &said, "a load");
+    }
+    turn(&mut one, &session, "say the end");
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_a_session_is_made_leaves_no_half_of_one() {
+    let mut chance = Chance::new("a_daemon_that_is_killed_while_a_session_is_made");
+    let mut desk = demo_desk().open();
+    for round in 0..6 {
+        let mut one = client(&desk);
+        let made = one.begin("session/new", place(&desk, None));
+        std::thread::sleep(Duration::from_millis(chance.below(80)));
+        desk.kill9();
+        assert!(one.wait_exit(SOON).is_some());
+        desk.start();
+        let mut next = client(&desk);
+        if one.is_answered(made) {
+            let made = one.wait(made, SOON).expect("it was made");
+            let id = made["sessionId"].as_str().expect("it has an id").to_owned();
+            next.ok("session/resume", place(&desk, Some(&id)));
+            turn(&mut next, &id, "say it is there");
+        }
+        // Rows that are listed can be opened.
+        let rows = next.ok("session/list", json!({}));
+        for row in rows["sessions"].as_array().expect("a list").clone() {
+            let id = row["sessionId"].as_str().expect("an id").to_owned();
+            let opened = next.request("session/resume", place(&desk, Some(&id)));
+            assert!(opened.is_ok(), "round {round}: {row}: {opened:?}");
+        }
+    }
+}
