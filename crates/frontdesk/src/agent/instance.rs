@@ -420,8 +420,10 @@ impl Instance {
             "input": number, "client": origin.client, "id": origin.id,
             "method": origin.method, "session": origin.session,
         });
+        // One write: the file has no buffer, and formatting into it would write each token alone.
+        let line = format!("{line}\n");
         if let Some(ledger) = &mut send.ledger
-            && let Err(error) = writeln!(ledger, "{line}")
+            && let Err(error) = ledger.write_all(line.as_bytes())
         {
             tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
         }

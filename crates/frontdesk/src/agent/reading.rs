@@ -279,10 +279,14 @@ async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, a
 
 /// A subagent is named on its parent before anything comes under its own id.
 fn learn_child(instance: &Instance, parent: &str, frame: &Frame) {
-    let Some(params) = frame.params().filter(|params| params.contains("subagent_update")) else {
+    // Most updates are not about children: their bytes are looked through once and not read.
+    let Some(params) = frame
+        .params_bytes()
+        .filter(|params| memchr::memmem::find(params, b"subagent_update").is_some())
+    else {
         return;
     };
-    let value: Value = serde_json::from_str(params).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&params).unwrap_or_default();
     let update = &value["update"];
     if update["sessionUpdate"] == "subagent_update"
         && let Some(child) = update["sessionId"].as_str()
