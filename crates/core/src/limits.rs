@@ -95,6 +95,8 @@ limits! {
     client_eof_ms: u64 = 2_000;
     /// Streamed records are synced within this time, in milliseconds.
     stream_sync_ms: u64 = 100;
+    /// Durable records that nobody waits for share the next sync of the commit log, begun within this time, in milliseconds.
+    commit_delay_ms: u64 = 5;
     /// A commit log file is cut at this size, in bytes.
     commit_log_bytes: u64 = 64 << 20;
     /// Records waiting for one sync of the commit log, in bytes; appends beyond it are refused until a round is through.

@@ -42,6 +42,7 @@ const ZERO_IS_FINE: &[&str] = &[
     "client_garbage_lines",
     "client_eof_ms",
     "stream_sync_ms",
+    "commit_delay_ms",
 ];
 
 type Find<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;

@@ -8,7 +8,9 @@
 //! that it is safe.
 //!
 //! One thread writes it ([`Committer`]): each round takes all that waits, writes it with one write,
-//! syncs once and wakes all tickets. `journal` queues, `replay` reads.
+//! syncs once and wakes all tickets. A round begins at once when somebody waits for it; else
+//! `commit_delay_ms` after its first entry, so that what follows soon shares its sync. `journal`
+//! queues, `replay` reads.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,6 +18,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use frontdesk_core::ids::{Key, Seq};
 use frontdesk_core::limits::Limits;
@@ -26,6 +29,10 @@ use super::slot::{Shared, Slot, count, sync_all};
 
 /// Longest header line of an entry, in bytes.
 const HEADER_BYTES_MAX: u64 = 8 << 10;
+
+/// Entries in bytes that begin a round though nobody waits for it: beyond this, writing takes so
+/// long that a shared sync saves little.
+const DELAYED_BYTES_MAX: u64 = 1 << 20;
 
 /// How a round ended, for every ticket that waited for it.
 pub(super) type Outcome = Result<(), Arc<str>>;
@@ -138,10 +145,17 @@ pub(super) struct Queue {
     waiting: Mutex<Waiting>,
     wake: Condvar,
     bytes_max: u64,
+    delay: Duration,
 }
 
 #[derive(Default)]
 struct Waiting {
+    /// Number of the next round.
+    round: u64,
+    /// When its first entry came.
+    since: Option<Instant>,
+    /// Somebody waits for it.
+    awaited: bool,
     entries: Vec<u8>,
     slots: Vec<Arc<Slot>>,
     tickets: Vec<oneshot::Sender<Outcome>>,
@@ -150,9 +164,30 @@ struct Waiting {
     stopping: bool,
 }
 
+/// The news of one round.
+pub(super) struct Waiter {
+    queue: Arc<Queue>,
+    round: u64,
+    heard: oneshot::Receiver<Outcome>,
+}
+
+impl Waiter {
+    /// Begins the round if it has not begun, and waits until it is over. `None` if there is nobody
+    /// to end it.
+    pub(super) async fn outcome(self) -> Option<Outcome> {
+        self.queue.hurry(self.round);
+        self.heard.await.ok()
+    }
+}
+
 impl Queue {
-    pub(super) fn new(bytes_max: u64) -> Self {
-        Self { waiting: Mutex::default(), wake: Condvar::new(), bytes_max }
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            wake: Condvar::new(),
+            bytes_max: limits.commit_queue_bytes,
+            delay: Duration::from_millis(limits.commit_delay_ms),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -166,14 +201,17 @@ impl Queue {
         (!waiting.stopping).then_some((waiting.entries.len() as u64) < self.bytes_max)
     }
 
-    /// Queues the entries of one append; the receiver hears of their round.
-    pub(super) fn push(&self, slot: Arc<Slot>, entries: Vec<u8>) -> oneshot::Receiver<Outcome> {
+    /// Queues the entries of one append; the waiter hears of their round.
+    pub(super) fn push(self: &Arc<Self>, slot: Arc<Slot>, entries: Vec<u8>) -> Waiter {
         let (ticket, heard) = oneshot::channel();
         let mut waiting = self.lock();
+        let waiter = Waiter { queue: Arc::clone(self), round: waiting.round, heard };
         if waiting.stopping {
             // Nobody would write it: the ticket is dropped and tells so.
-            return heard;
+            return waiter;
         }
+        let first = waiting.since.is_none();
+        waiting.since.get_or_insert_with(Instant::now);
         if waiting.entries.is_empty() {
             waiting.entries = entries;
         } else {
@@ -181,9 +219,34 @@ impl Queue {
         }
         waiting.slots.push(slot);
         waiting.tickets.push(ticket);
+        let full = self.is_full(&waiting);
         drop(waiting);
-        self.wake.notify_one();
-        heard
+        // Otherwise the thread sleeps until the first entry's delay is over.
+        if first || full {
+            self.wake.notify_one();
+        }
+        waiter
+    }
+
+    /// Has a round begin without delay; nothing if it has begun.
+    fn hurry(&self, round: u64) {
+        let mut waiting = self.lock();
+        if waiting.round == round && !waiting.awaited {
+            waiting.awaited = true;
+            drop(waiting);
+            self.wake.notify_one();
+        }
+    }
+
+    fn is_full(&self, waiting: &Waiting) -> bool {
+        waiting.entries.len() as u64 >= DELAYED_BYTES_MAX.min(self.bytes_max)
+    }
+
+    /// How long the next round is still to be delayed; `None` if nothing waits for one.
+    fn delay_left(&self, waiting: &Waiting) -> Option<Duration> {
+        let since = waiting.since?;
+        let now = waiting.awaited || waiting.roll || waiting.stopping || self.is_full(waiting);
+        Some(if now { Duration::ZERO } else { self.delay.saturating_sub(since.elapsed()) })
     }
 
     /// Bytes waiting for the next round.
@@ -207,17 +270,22 @@ impl Queue {
     fn take(&self) -> Option<Waiting> {
         let mut waiting = self.lock();
         loop {
-            if !waiting.tickets.is_empty() || waiting.roll {
-                let stopping = waiting.stopping;
-                return Some(std::mem::replace(
-                    &mut *waiting,
-                    Waiting { stopping, ..Waiting::default() },
-                ));
+            let left = self.delay_left(&waiting);
+            if left.is_some_and(|left| left.is_zero()) || waiting.roll {
+                let (stopping, round) = (waiting.stopping, waiting.round + 1);
+                let next = Waiting { stopping, round, ..Waiting::default() };
+                return Some(std::mem::replace(&mut *waiting, next));
             }
             if waiting.stopping {
                 return None;
             }
-            waiting = self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting = match left {
+                Some(left) => {
+                    let woken = self.wake.wait_timeout(waiting, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.wake.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 }

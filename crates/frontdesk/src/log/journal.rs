@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use frontdesk_core::ids::Seq;
 use frontdesk_core::record::Record;
-use tokio::sync::oneshot;
 
-use super::commit::{self, Outcome};
+use super::commit::{self, Waiter};
 use super::slot::{Refused, Shared, Slot};
 use super::{LogError, disk};
 
@@ -29,15 +28,14 @@ pub struct Journal {
     part: VecDeque<(Seq, u32)>,
 }
 
-/// Says when a batch is durable.
-#[derive(Debug)]
+/// Says when a batch is durable. Without anyone who waits that is soon, not at once.
 #[must_use = "records that wait for a sync are not acknowledged before it"]
-pub struct Ticket(Option<oneshot::Receiver<Outcome>>);
+pub struct Ticket(Option<Waiter>);
 
 impl Ticket {
     /// A ticket for a round.
-    pub(super) fn of(heard: oneshot::Receiver<Outcome>) -> Self {
-        Self(Some(heard))
+    pub(super) fn of(waiter: Waiter) -> Self {
+        Self(Some(waiter))
     }
 
     /// A ticket for nothing durable.
@@ -50,7 +48,8 @@ impl Ticket {
     }
 
     /// Waits until the batch is on the disk: at once if nothing in it was durable, else after the
-    /// commit log's sync. Dropping the future loses the news, not the sync.
+    /// commit log's sync, which begins now if it was still delayed. Dropping the ticket or the
+    /// future loses the news, not the sync.
     ///
     /// # Errors
     /// If the sync failed. The records are in the journal all the same and survive everything but
@@ -58,11 +57,17 @@ impl Ticket {
     pub async fn synced(self) -> Result<(), LogError> {
         match self.0 {
             None => Ok(()),
-            Some(heard) => match heard.await {
-                Ok(outcome) => outcome.map_err(LogError::Sync),
-                Err(_) => Err(LogError::Closed),
+            Some(waiter) => match waiter.outcome().await {
+                Some(outcome) => outcome.map_err(LogError::Sync),
+                None => Err(LogError::Closed),
             },
         }
+    }
+}
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket").field("settled", &self.is_settled()).finish_non_exhaustive()
     }
 }
 
@@ -102,7 +107,8 @@ impl Journal {
     }
 
     /// Writes a batch with one write and queues its durable records to the commit log. Does not
-    /// wait for the disk's sync, only for the page cache. When it returns, readers see the batch,
+    /// wait for the disk's sync, only for the page cache. The sync begins when somebody waits for
+    /// the ticket, and within `commit_delay_ms` if nobody does. When it returns, readers see the batch,
     /// and it survives the death of the daemon.
     ///
     /// # Errors

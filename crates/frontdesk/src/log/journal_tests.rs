@@ -58,6 +58,88 @@ async fn sixty_four_journals_share_one_sync() {
     assert_eq!(bench.log.stats().detours, 0);
 }
 
+/// A delay that no test outlives.
+fn patient() -> Limits {
+    Limits { commit_delay_ms: 600_000, ..limits() }
+}
+
+#[tokio::test]
+async fn what_nobody_waits_for_goes_with_what_somebody_waits_for() {
+    let bench = Bench::new(&patient());
+    let mut journal = bench.log.create(key(1), at()).unwrap();
+    let mut other = bench.log.create(key(2), at()).unwrap();
+    drop(other.append(&[durable(1)]).unwrap());
+    let started = journal.append(&[durable(1)]).unwrap();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert_eq!(bench.disk.syncs(true), 0, "nobody waits");
+    journal.append(&[durable(2)]).unwrap().synced().await.unwrap();
+    assert_eq!((bench.disk.syncs(true), bench.log.stats().rounds), (1, 1));
+    drop(journal.append(&[durable(3)]).unwrap());
+    started.synced().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert_eq!(bench.disk.syncs(true), 1, "a round that is over hurries no other");
+    // The commit log has all of the round that was waited for, and nothing of the next.
+    let copy = super::super::tests::copy_of(bench.data.path());
+    let (_log, played) = super::super::Log::open(copy.path(), &limits()).unwrap();
+    assert_eq!(played.entries, 3);
+}
+
+#[tokio::test]
+async fn a_wait_that_begins_during_a_sync_begins_the_next_at_its_end() {
+    let bench = Bench::new(&patient());
+    let mut journal = bench.log.create(key(1), at()).unwrap();
+    bench.disk.close_gate(true);
+    let mut first = Box::pin(journal.append(&[durable(1)]).unwrap().synced());
+    assert!(is_open(&mut first).await);
+    let mut second = Box::pin(journal.append(&[durable(2)]).unwrap().synced());
+    assert!(is_open(&mut second).await);
+    assert_eq!(bench.disk.syncs(true), 0, "nothing is acknowledged before its sync");
+    bench.disk.close_gate(false);
+    first.await.unwrap();
+    second.await.unwrap();
+    assert_eq!(bench.disk.syncs(true), 2);
+}
+
+#[test]
+fn what_nobody_waits_for_is_synced_within_the_delay() {
+    let bench = Bench::new(&Limits { commit_delay_ms: 20, ..limits() });
+    let mut journal = bench.log.create(key(1), at()).unwrap();
+    drop(journal.append(&[durable(1)]).unwrap());
+    super::super::testing::eventually("the delay is over", || bench.log.stats().rounds > 0);
+    assert_eq!(bench.log.stats().waiting_bytes, 0);
+    assert_eq!(bench.disk.syncs(true), 1);
+}
+
+#[test]
+fn a_delay_of_zero_is_none() {
+    let bench = Bench::new(&Limits { commit_delay_ms: 0, ..limits() });
+    let mut journal = bench.log.create(key(1), at()).unwrap();
+    drop(journal.append(&[durable(1)]).unwrap());
+    super::super::testing::eventually("it is synced", || bench.disk.syncs(true) == 1);
+}
+
+#[test]
+fn much_that_nobody_waits_for_is_synced_before_the_delay_is_over() {
+    let bench = Bench::new(&patient());
+    let mut journal = bench.log.create(key(1), at()).unwrap();
+    let long = |seq| Record { data: vec![b'1'; 600 << 10].into(), ..durable(seq) };
+    drop(journal.append(&[long(1)]).unwrap());
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(bench.disk.syncs(true), 0);
+    drop(journal.append(&[long(2)]).unwrap());
+    super::super::testing::eventually("it is synced", || bench.disk.syncs(true) == 1);
+}
+
+#[test]
+fn a_close_waits_for_no_delay() {
+    let bench = Bench::new(&patient());
+    let mut journal = bench.log.create(key(1), at()).unwrap();
+    drop(journal.append(&[durable(1)]).unwrap());
+    assert_eq!(bench.disk.syncs(true), 0);
+    bench.log.close().unwrap();
+    assert_eq!((bench.disk.syncs(true), bench.disk.syncs(false)), (1, 1));
+}
+
 #[tokio::test]
 async fn records_are_durable_though_the_commit_log_is_full() {
     let bench = Bench::new(&limits());

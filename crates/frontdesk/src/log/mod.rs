@@ -7,7 +7,8 @@
 //! How a record becomes durable (DESIGN section 7): [`Journal::append`] writes the batch to the
 //! journal at once, so that it survives the death of the daemon. Durable lines are also queued to
 //! the commit log, whose thread writes what all sessions have waiting and syncs once; the
-//! [`Ticket`] waits for that. Journals themselves are synced later: within
+//! [`Ticket`] waits for that, and has it done at once: lines that nobody waits for are taken along
+//! or go within `commit_delay_ms`. Journals themselves are synced later: within
 //! `stream_sync_ms` where they hold streamed lines, else when the commit log file that speaks of
 //! them is to be deleted. At start [`Log::open`] plays the commit log into journals that lack its
 //! records.

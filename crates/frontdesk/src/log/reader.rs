@@ -130,6 +130,8 @@ pub struct Reader {
     line_bytes_max: usize,
     /// Bytes from here on are as if they were not there.
     pub(super) limit: u64,
+    /// Bytes that the file is known to have; its size is asked only beyond them.
+    known: u64,
     /// Number of the last record served or filtered out.
     last: Seq,
     /// Records with lower numbers are read and not served.
@@ -157,12 +159,25 @@ impl Reader {
             lines: Some(0),
             line_bytes_max: LINE_BYTES_MAX,
             limit: u64::MAX,
+            known: 0,
             last: 0,
             from: 0,
             held: None,
             damage: Vec::new(),
             damage_count: 0,
         })
+    }
+
+    /// Starts at the first record of a file that is known to have `bytes` bytes; what is written
+    /// behind them later is not read. Spares asking for the size.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn open_sized(path: &Path, bytes: u64) -> Result<Self, LogError> {
+        let mut reader = Self::open(path)?;
+        reader.limit = bytes;
+        reader.known = bytes;
+        Ok(reader)
     }
 
     /// Starts at a byte where a line begins, behind the record `seq`: what a snapshot notes.
@@ -441,7 +456,17 @@ impl Reader {
     fn fill(&mut self) -> Result<usize, LogError> {
         let have = self.buf.len();
         let place = self.at + have as u64;
-        let left = len_of(&self.file, &self.path)?.min(self.limit).saturating_sub(place);
+        if place >= self.known && self.known < self.limit {
+            self.known = len_of(&self.file, &self.path)?;
+        }
+        let left = self.known.min(self.limit).saturating_sub(place);
+        if left == 0 {
+            if have == 0 {
+                // A reader that waits at the end holds no memory.
+                self.buf = BytesMut::new();
+            }
+            return Ok(0);
+        }
         // Long lines are read in larger pieces, so that growing the buffer stays cheap.
         let piece = have.clamp(PIECE_BYTES, PIECE_BYTES_MAX);
         let piece = usize::try_from(left).map_or(piece, |left| left.min(piece));
@@ -453,10 +478,6 @@ impl Reader {
             }
         };
         self.buf.truncate(have + read.as_ref().map_or(0, |read| *read));
-        if self.buf.is_empty() {
-            // A reader that waits at the end holds no memory.
-            self.buf = BytesMut::new();
-        }
         read.map_err(LogError::io("read", &self.path))
     }
 }

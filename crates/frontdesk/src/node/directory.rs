@@ -70,6 +70,18 @@ impl Row {
     #[must_use]
     pub fn cold(key: Key, view: View, path: PathBuf, bytes: u64) -> Self {
         let real_cwd = std::fs::canonicalize(&view.cwd).ok();
+        Self::cold_in(key, view, path, bytes, real_cwd)
+    }
+
+    /// As [`Row::cold`], where the working directory without links is known.
+    #[must_use]
+    pub fn cold_in(
+        key: Key,
+        view: View,
+        path: PathBuf,
+        bytes: u64,
+        real_cwd: Option<PathBuf>,
+    ) -> Self {
         Self {
             key,
             view,

@@ -1,7 +1,9 @@
 //! What a start does with what the last one left: holders are ended by record, the commit log is
 //! played, every journal becomes a row, and what was open is closed in the journal.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::thread;
 
 use frontdesk_core::fold::View;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
@@ -10,10 +12,20 @@ use serde_json::{Value, json};
 
 use super::Node;
 use super::directory::Row;
-use crate::log::{Log, LogError, Reader, Snapshot, scan};
+use crate::log::{Found, Log, LogError, Reader, Snapshot, scan};
 
 /// Bytes read from a journal at a time.
 const BATCH_BYTES: usize = 1 << 20;
+
+/// Longest journal that is read whole though it may have a snapshot, in bytes: checking that a
+/// snapshot fits takes longer than reading this much.
+const WHOLE_BYTES_MAX: u64 = 64 << 10;
+
+/// Journals whose views are in hand at a time, before they are rows.
+const ROUND_JOURNALS: usize = 1_024;
+
+/// Journals that are worth a second thread.
+const SHARED_JOURNALS_MIN: usize = 64;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,10 +47,14 @@ pub fn read_view(path: &Path) -> Result<View, LogError> {
         let view: View = serde_json::from_str(snapshot.fold.get()).ok()?;
         Some((view, reader))
     });
-    let (mut view, mut reader) = match snapshot {
+    let (view, reader) = match snapshot {
         Some(found) => found,
         None => (View::default(), Reader::open(path)?),
     };
+    fold(view, reader)
+}
+
+fn fold(mut view: View, mut reader: Reader) -> Result<View, LogError> {
     loop {
         let batch = reader.read_batch(BATCH_BYTES)?;
         if batch.is_empty() {
@@ -48,6 +64,32 @@ pub fn read_view(path: &Path) -> Result<View, LogError> {
         }
         view.extend(&batch);
     }
+}
+
+/// Folds the journals of a round, in their order; half of them on a second thread.
+fn read_round(round: &[Found]) -> Vec<Result<View, LogError>> {
+    let read = |half: &[Found]| half.iter().map(read_found).collect::<Vec<_>>();
+    if round.len() < SHARED_JOURNALS_MIN {
+        return read(round);
+    }
+    let (left, right) = round.split_at(round.len() / 2);
+    thread::scope(|scope| {
+        let second = thread::Builder::new().name("recover".to_owned());
+        let second = second.spawn_scoped(scope, || read(right));
+        let mut views = read(left);
+        // Reading changes nothing: where the thread failed, it is done here.
+        let rest = second.ok().and_then(|second| second.join().ok());
+        views.extend(rest.unwrap_or_else(|| read(right)));
+        views
+    })
+}
+
+/// Folds a journal that nobody writes.
+fn read_found(found: &Found) -> Result<View, LogError> {
+    if found.bytes > WHOLE_BYTES_MAX {
+        return read_view(&found.path);
+    }
+    fold(View::default(), Reader::open_sized(&found.path, found.bytes)?)
 }
 
 /// Writes a snapshot of the fold beside its journal.
@@ -63,21 +105,36 @@ impl Node {
     /// Reads every journal into the directory and closes what a crash left open.
     pub fn recover_sessions(&self) -> Recovered {
         let mut recovered = Recovered::default();
-        for found in scan(self.log.sessions_dir()) {
-            match read_view(&found.path) {
-                Ok(view) => {
-                    let (view, turns) = close_open_ends(&self.log, &found.path, view);
-                    recovered.turns += turns;
-                    recovered.sessions += usize::from(!view.deleted);
-                    self.directory.insert(Row::cold(found.key, view, found.path, found.bytes));
-                }
-                Err(error) => {
-                    recovered.unreadable += 1;
-                    tracing::error!(path = %found.path.display(), %error, "failed to read a journal");
+        // Many sessions share few working directories.
+        let mut real_cwds = HashMap::new();
+        let mut journals = scan(self.log.sessions_dir());
+        loop {
+            let round: Vec<Found> = journals.by_ref().take(ROUND_JOURNALS).collect();
+            if round.is_empty() {
+                return recovered;
+            }
+            let views = read_round(&round);
+            // Rows go in in the order of the scan: the first of a native id is the one that is found.
+            for (found, view) in round.into_iter().zip(views) {
+                let Found { path, key, bytes } = found;
+                match view {
+                    Ok(view) => {
+                        let (view, turns) = close_open_ends(&self.log, &path, view);
+                        recovered.turns += turns;
+                        recovered.sessions += usize::from(!view.deleted);
+                        let real_cwd = real_cwds
+                            .entry(view.cwd.clone())
+                            .or_insert_with(|| std::fs::canonicalize(&view.cwd).ok());
+                        let row = Row::cold_in(key, view, path, bytes, real_cwd.clone());
+                        self.directory.insert(row);
+                    }
+                    Err(error) => {
+                        recovered.unreadable += 1;
+                        tracing::error!(path = %path.display(), %error, "failed to read a journal");
+                    }
                 }
             }
         }
-        recovered
     }
 }
 
@@ -130,3 +187,7 @@ fn close_open_ends(log: &Log, path: &Path, mut view: View) -> (View, usize) {
     }
     (view, turns)
 }
+
+#[cfg(test)]
+#[path = "recover_tests.rs"]
+mod tests;
