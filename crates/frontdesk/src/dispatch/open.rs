@@ -111,7 +111,7 @@ async fn bear(
     let (lane, rx) = LaneHandle::new(key, node.limits.lane_messages);
     let native = source.map(|(native, _)| native);
     let birth = instance.call_birth(frame, native, &conn.key, (lane.clone(), rx)).await?;
-    let claimed = node.claim(instance, &birth.native, &key.to_string(), &key.to_string()).await;
+    let claimed = node.claim(instance, &birth.native, &key.to_string(), true).await;
     if let Err(error) = claimed {
         // The agent gave an id that is in use: its ids are not unique, which is no claim on ours.
         tracing::warn!(instance = %instance.id, error = %error.message, "an agent's new id is claimed already; going on without a claim");

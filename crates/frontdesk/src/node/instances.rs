@@ -26,6 +26,9 @@ pub const NO_CLIENT: &str = r#"{"protocolVersion":1,"clientCapabilities":{},"cli
 /// milliseconds.
 const SILENT_MS: u64 = 500;
 
+/// How long a claim waits for a holder of our own to leave.
+const OWN_HOLDER_LEAVES: Duration = Duration::from_secs(2);
+
 impl Node {
     /// An instance with a free place for one session, reserved: the client's own spare one, a
     /// running one with room, or a new one.
@@ -279,7 +282,8 @@ impl Node {
         })
     }
 
-    /// Claims a session for an instance.
+    /// Claims a session for an instance. A new session (`is_new`) does not wait for a holder of ours:
+    /// its id is held by another session then, which shows that the agent's ids are not unique.
     ///
     /// # Errors
     /// If another holder has it: who, since when, and how to get in.
@@ -288,14 +292,14 @@ impl Node {
         instance: &Instance,
         native: &str,
         key: &str,
-        asked: &str,
+        is_new: bool,
     ) -> Result<(), WireError> {
         let info = json!({
             "pid": std::process::id(), "socket": self.paths.socket(), "key": key,
             "agent": instance.agent.name, "home": self.paths.data, "since": jiff::Timestamp::now(),
         });
         let name = self.claim_name(&instance.agent, native);
-        match instance.link.claim(&name, &info.to_string()).await {
+        match self.try_claim(instance, &name, &info.to_string(), is_new).await {
             Ok(ClaimOutcome::Claimed) => Ok(()),
             Ok(ClaimOutcome::Held(text)) => {
                 let holder: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -304,13 +308,39 @@ impl Node {
                     holder["pid"], holder["socket"], holder["since"]
                 );
                 Err(WireError::new(Code::HeldElsewhere, message)
-                    .with_data(json!({ "sessionId": asked, "holder": holder })))
+                    .with_data(json!({ "sessionId": key, "holder": holder })))
             }
             Err(error) => {
                 tracing::warn!(instance = %instance.id, %error, "failed to claim a session");
                 Err(WireError::new(Code::AgentStart, "the session could not be claimed")
-                    .with_data(json!({ "sessionId": asked })))
+                    .with_data(json!({ "sessionId": key })))
             }
+        }
+    }
+
+    /// Claims, and waits a moment where a holder of our own still has it: its agent is proven gone, and
+    /// it is about to leave.
+    async fn try_claim(
+        &self,
+        instance: &Instance,
+        name: &str,
+        info: &str,
+        is_new: bool,
+    ) -> Result<ClaimOutcome, link::LinkError> {
+        let until = tokio::time::Instant::now() + OWN_HOLDER_LEAVES;
+        loop {
+            let outcome = instance.link.claim(name, info).await?;
+            let own = match &outcome {
+                ClaimOutcome::Claimed => return Ok(outcome),
+                ClaimOutcome::Held(text) => {
+                    let holder: Value = serde_json::from_str(text).unwrap_or_default();
+                    holder["pid"].as_u64() == Some(u64::from(std::process::id()))
+                }
+            };
+            if !own || is_new || tokio::time::Instant::now() > until {
+                return Ok(outcome);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 

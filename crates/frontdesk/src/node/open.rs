@@ -123,7 +123,7 @@ impl Node {
             return Err(StartFailure::CannotReturn);
         }
         let key = request.lane.key().to_string();
-        self.claim(instance, native, &key, &key).await.map_err(StartFailure::Ours)?;
+        self.claim(instance, native, &key, false).await.map_err(StartFailure::Ours)?;
         let (_, listed_at) = self.look_in_list(instance, native).await;
         let quirks = instance.quirks();
         let honest = Abilities {
