@@ -329,9 +329,11 @@ impl Node {
     pub async fn close_at_agent(&self, instance: &Arc<Instance>, native: &str, why: CloseWhy) {
         let alone = instance.sessions() <= 1;
         let polite = instance.abilities().close && !matches!(why, CloseWhy::Stuck);
+        let mut let_go = false;
         if polite && instance.has_ended().is_none() {
             let params = json!({ "sessionId": native }).to_string();
-            let _ = instance.call("session/close", &params, self.limits.agent_close_ms).await;
+            let answer = instance.call("session/close", &params, self.limits.agent_close_ms).await;
+            let_go = answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session));
         }
         instance.unroute(native);
         let stuck = matches!(why, CloseWhy::Stuck);
@@ -346,8 +348,23 @@ impl Node {
             if tokio::time::timeout(limit, instance.wait_gone()).await.is_err() {
                 tracing::error!(instance = %instance.id, "an agent's processes are still there");
             }
-        } else {
+        } else if let_go {
             let _ = instance.link.release(&self.claim_name(&instance.agent, native)).await;
+        } else {
+            instance.keep(native);
         }
     }
+
+    /// The instance whose agent may still have an unloaded session.
+    #[must_use]
+    pub fn keeper(&self, agent: &AgentConfig, native: &str) -> Option<Arc<Instance>> {
+        let running = self.running_instances();
+        running.into_iter().find(|i| i.agent.name == agent.name && i.keeps(native))
+    }
+}
+
+/// Whether an agent's error (JSON text) says that it does not have the session.
+fn names_no_session(error: &str) -> bool {
+    let value: Value = serde_json::from_str(error).unwrap_or_default();
+    value["code"].as_i64() == Some(Code::NotFound.number())
 }

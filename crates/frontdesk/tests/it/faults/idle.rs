@@ -102,7 +102,7 @@ fn a_question_without_anybody_attached_keeps_its_session() {
     let mut next = client_of(
         &desk,
         "demo",
-        crate::editor::editor(&desk.work(), crate::editor::Permission::Allow),
+        crate::editor::editor(desk.work(), crate::editor::Permission::Allow),
     );
     assert_eq!(status(&mut next, &session).0, "active");
     let from = next.mark();

@@ -22,7 +22,7 @@ fn racing_resumes_of_a_cold_session_start_one_agent() {
     turn(&mut maker, &session, "say hello");
     maker.ok("session/close", json!({ "sessionId": session }));
     let mut racers: Vec<Acp> = (0..RACERS).map(|_| client(&desk)).collect();
-    let mut marks = vec![0; RACERS];
+    let mut marks = [0; RACERS];
     for round in 0..ROUNDS {
         let before = openings(&store(&desk), &native);
         let begun: Vec<_> = racers

@@ -183,7 +183,7 @@ fn a_slow_client_gets_its_own_answer_behind_what_was_said_before_it() {
 fn a_question_reaches_a_client_behind_what_was_said_before_it() {
     let desk = small_outbox();
     let mut slow = client(&desk);
-    slow.answer_with(crate::editor::editor(&desk.work(), crate::editor::Permission::Allow));
+    slow.answer_with(crate::editor::editor(desk.work(), crate::editor::Permission::Allow));
     let session = new_session(&desk, &mut slow);
     let from = slow.mark();
     let words = "stream 1500 bytes 2000\nask May I?\nsay thank you";
