@@ -8,6 +8,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use memchr::memchr2;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -218,10 +219,10 @@ impl Record {
         out.extend_from_slice(br#","data":"#);
         out.extend_from_slice(if self.data.is_empty() { b"null" } else { &self.data });
         out.push(b'}');
-        for byte in &mut out[start..] {
-            if matches!(*byte, b'\n' | b'\r') {
-                *byte = b' ';
-            }
+        let mut from = start;
+        while let Some(at) = memchr2(b'\n', b'\r', &out[from..]) {
+            out[from + at] = b' ';
+            from += at + 1;
         }
         out.push(b'\n');
     }

@@ -179,9 +179,17 @@ pub fn stored_params(data: &Bytes) -> Bytes {
 /// The `session/update` frame that a record keeps, as the agent sent it.
 #[must_use]
 pub fn update_frame(data: &Bytes) -> Bytes {
-    whole_frame(data)
-        .unwrap_or_else(|| Frame::call("session/update", None, &String::from_utf8_lossy(data)))
+    whole_frame(data).unwrap_or_else(|| {
+        let mut frame = Vec::with_capacity(UPDATE.len() + data.len() + 1);
+        frame.extend_from_slice(UPDATE);
+        frame.extend_from_slice(data);
+        frame.push(b'}');
+        Bytes::from(frame)
+    })
 }
+
+/// What stands before the params in an update that Frontdesk puts together.
+const UPDATE: &[u8] = br#"{"jsonrpc":"2.0","method":"session/update","params":"#;
 
 fn whole_frame(data: &Bytes) -> Option<Bytes> {
     data.starts_with(WHOLE).then(|| data.slice(WHOLE.len()..data.len().saturating_sub(1)))

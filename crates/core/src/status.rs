@@ -4,8 +4,10 @@
 //! live here and nowhere else: the RFD says `active` and `inactive`, published schema crates say
 //! `open` and `saved`, an older draft said `live`.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::errors::WireError;
 
@@ -120,7 +122,7 @@ pub struct Owner {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Loaded here, with the owner.
-    pub loaded: Option<(Option<State>, Owner)>,
+    pub loaded: Option<(Option<State>, Arc<Owner>)>,
     /// Being started or closed.
     pub moving: bool,
     /// In our journal, index or an agent's list.
@@ -146,52 +148,102 @@ pub struct Facts {
 pub struct Answer {
     /// Loaded or not.
     pub loaded: bool,
+    /// What else is told.
+    pub meta: Meta,
+}
+
+/// `_meta.frontdesk` of an answer: where it comes from and how old it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Meta {
     /// Who knew.
     pub source: Source,
-    /// `_meta.frontdesk`.
-    pub meta: Value,
+    /// Age of what is said, in milliseconds.
+    pub age_ms: u64,
+    /// Name of the session's agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// What the session is doing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
+    /// The owner.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_owner")]
+    pub owner: Option<Arc<Owner>>,
+    /// `false`: its agent said that it is gone or cannot load it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumable: Option<bool>,
+    /// The process that holds it, where that is none of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<Value>,
+    /// Keys, where the id names several sessions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<String>,
+    /// Agents that could not be asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unreachable: Vec<String>,
+}
+
+fn serialize_owner<S: serde::Serializer>(
+    owner: &Option<Arc<Owner>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    owner.as_deref().serialize(serializer)
 }
 
 /// Answers a probe by DESIGN section 5.
 ///
 /// # Errors
 /// `-32002` with the id as asked, if all sources say no.
-pub fn answer(asked: &str, facts: &Facts) -> Result<Answer, WireError> {
-    let mut meta = json!({ "ageMs": facts.age_ms });
-    if let Some(agent) = &facts.agent {
-        meta["agent"] = json!(agent);
-    }
-    if facts.keys.len() > 1 {
-        meta["keys"] = json!(facts.keys);
-    }
-    let (loaded, source) = if let Some((state, owner)) = &facts.loaded {
-        meta["owner"] = json!(owner);
-        if let Some(state) = state {
-            meta["state"] = json!(state);
-        }
-        (true, Source::Owner)
-    } else if facts.moving {
-        (true, Source::Owner)
-    } else if facts.heard == Some(Heard::Loaded) {
-        (true, Source::Agent)
-    } else if facts.recorded {
-        if facts.resumable == Some(false) {
-            meta["resumable"] = json!(false);
-        }
-        if let Some(holder) = &facts.held_by {
-            meta["heldBy"] = holder.clone();
-        }
-        (false, Source::Index)
-    } else if facts.heard == Some(Heard::Cold) {
-        (false, Source::Agent)
-    } else if !facts.unreachable.is_empty() {
-        meta["unreachable"] = json!(facts.unreachable);
-        (false, Source::None)
+pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
+    let Facts {
+        loaded,
+        moving,
+        recorded,
+        resumable,
+        held_by,
+        heard,
+        unreachable,
+        agent,
+        age_ms,
+        keys,
+    } = facts;
+    let keys = if keys.len() > 1 { keys } else { Vec::new() };
+    let mut meta = Meta {
+        source: Source::Owner,
+        age_ms,
+        agent,
+        state: None,
+        owner: None,
+        resumable: None,
+        held_by: None,
+        keys,
+        unreachable: Vec::new(),
+    };
+    let is_loaded = if let Some((state, owner)) = loaded {
+        meta.state = state;
+        meta.owner = Some(owner);
+        true
+    } else if moving {
+        true
+    } else if heard == Some(Heard::Loaded) {
+        meta.source = Source::Agent;
+        true
+    } else if recorded {
+        meta.source = Source::Index;
+        meta.resumable = resumable.filter(|resumable| !resumable);
+        meta.held_by = held_by;
+        false
+    } else if heard == Some(Heard::Cold) {
+        meta.source = Source::Agent;
+        false
+    } else if !unreachable.is_empty() {
+        meta.source = Source::None;
+        meta.unreachable = unreachable;
+        false
     } else {
         return Err(WireError::not_found(asked));
     };
-    meta["source"] = json!(source);
-    Ok(Answer { loaded, source, meta })
+    Ok(Answer { loaded: is_loaded, meta })
 }
 
 impl Answer {
@@ -199,16 +251,26 @@ impl Answer {
     #[must_use]
     pub fn v1(&self, words: Words) -> String {
         let status = if self.loaded { words.loaded() } else { words.cold() };
-        json!({ "status": status, "_meta": { "frontdesk": self.meta } }).to_string()
+        // Numbers, words and texts only: this cannot fail.
+        let meta = serde_json::to_string(&self.meta).unwrap_or_default();
+        format!(r#"{{"status":"{status}","_meta":{{"frontdesk":{meta}}}}}"#)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    fn owner() -> Owner {
-        Owner { agent: "a".into(), instance: "i".into(), pid: Some(7), since: "s".into(), epoch: 2 }
+    fn owner() -> Arc<Owner> {
+        Arc::new(Owner {
+            agent: "a".into(),
+            instance: "i".into(),
+            pid: Some(7),
+            since: "s".into(),
+            epoch: 2,
+        })
     }
 
     #[test]
@@ -229,30 +291,30 @@ mod tests {
             (unreachable, false, Source::None),
         ];
         for (facts, is_loaded, source) in table {
-            let answer = answer("s", &facts).unwrap();
-            assert_eq!((answer.loaded, answer.source), (is_loaded, source), "{facts:?}");
+            let answer = answer("s", facts.clone()).unwrap();
+            assert_eq!((answer.loaded, answer.meta.source), (is_loaded, source), "{facts:?}");
         }
-        assert_eq!(answer("s\"", &Facts::default()), Err(WireError::not_found("s\"")));
-        assert_eq!(answer("s", &heard(Heard::Malformed)), Err(WireError::not_found("s")));
+        assert_eq!(answer("s\"", Facts::default()), Err(WireError::not_found("s\"")));
+        assert_eq!(answer("s", heard(Heard::Malformed)), Err(WireError::not_found("s")));
     }
 
     #[test]
     fn a_session_that_cannot_be_called_back_says_so() {
         let gone = Facts { recorded: true, resumable: Some(false), ..Facts::default() };
-        assert_eq!(answer("s", &gone).unwrap().meta["resumable"], false);
+        assert_eq!(answer("s", gone).unwrap().meta.resumable, Some(false));
     }
 
     #[test]
     fn a_session_that_another_process_holds_is_not_active_here() {
         let held_by = Some(json!({ "tool": "frontdesk", "pid": 7 }));
-        let answer = answer("s", &Facts { recorded: true, held_by, ..Facts::default() }).unwrap();
+        let answer = answer("s", Facts { recorded: true, held_by, ..Facts::default() }).unwrap();
         assert!(!answer.loaded);
-        assert_eq!(answer.meta["heldBy"]["pid"], 7);
+        assert!(answer.v1(Words::Active).contains(r#""heldBy":{"tool":"frontdesk","pid":7}"#));
     }
 
     #[test]
     fn both_spellings_are_spoken() {
-        let answer = answer("s", &Facts { moving: true, ..Facts::default() }).unwrap();
+        let answer = answer("s", Facts { moving: true, ..Facts::default() }).unwrap();
         assert!(answer.v1(Words::Active).starts_with(r#"{"status":"active""#));
         assert!(answer.v1(Words::Open).starts_with(r#"{"status":"open""#));
         assert_eq!((Words::Active.cold(), Words::Open.cold()), ("inactive", "saved"));

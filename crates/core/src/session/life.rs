@@ -109,6 +109,9 @@ impl Session {
         }
         self.unpark();
         self.active();
+        if self.stopping.is_some() {
+            return self.tick_stop();
+        }
         self.advance();
     }
 

@@ -33,7 +33,7 @@ pub use crate::hold::claim::{ClaimOutcome, look as look_at_claim};
 use crate::hold::record::SOCKET_FILE;
 pub use crate::hold::{FailKind, HolderSpec};
 use crate::hold::{Order, Report};
-use outbox::{ClaimAnswer, Shared};
+use outbox::{ClaimAnswer, Shared, UNACKED_BYTES_MAX};
 pub use receiver::LinkReceiver;
 
 /// Longest report of a starting holder, in bytes.
@@ -254,9 +254,13 @@ pub async fn reconnect(
     let stream = UnixStream::connect(&path)
         .await
         .map_err(|source| LinkError::Connect { path: path.clone(), source })?;
-    let shared = Arc::new(Shared::new(stream));
+    let (reader, writer) = stream.into_split();
+    // A spool that is full of handled output would never be read on.
+    let ack_step = UNACKED_BYTES_MAX.min(limits.output_spool_bytes / 2);
+    let shared = Arc::new(Shared::new(writer, ack_step));
     shared.push(&ToHolder::Attach { version: VERSION, from_offset });
-    let mut receiver = LinkReceiver::new(Arc::clone(&shared), from_offset, limits.frame_bytes);
+    let mut receiver =
+        LinkReceiver::new(reader, Arc::clone(&shared), from_offset, limits.frame_bytes);
     let hello = timeout(Duration::from_millis(ANSWER_MS), receiver.greeting())
         .await
         .map_err(|_| LinkError::NoAnswer)??;
@@ -285,7 +289,8 @@ impl LinkSender {
         self.shared.send(number, frame).await
     }
 
-    /// Tells the holder that output before `offset` is not needed any more. It never waits.
+    /// Tells the holder that output before `offset` is not needed any more: with the next frame, or
+    /// when 64 KiB have come together, or at once behind [`LinkEvent::Eof`]. It never waits.
     pub fn ack(&self, offset: u64) {
         self.shared.ack(offset);
     }

@@ -1,6 +1,7 @@
 //! The task that reads one instance: answers to whom they belong, everything else to the session
 //! it names. Deliver only what the sender owns; count and drop the rest.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -24,9 +25,11 @@ const EXIT_WORD: std::time::Duration = std::time::Duration::from_millis(15);
 pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
     let mut noise = Noise::default();
     let mut events = Vec::new();
+    let mut queue = VecDeque::new();
     let mut exit = Value::Null;
     while link.next_batch(&mut events).await {
-        for event in events.drain(..) {
+        queue.extend(events.drain(..));
+        while let Some(event) = queue.pop_front() {
             match event {
                 LinkEvent::Line { text, end } => {
                     instance.heard.store(instance.now_ms(), Ordering::Relaxed);
@@ -34,6 +37,7 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                     line(&instance, &mut noise, &text, end).await;
                 }
                 LinkEvent::TooLong { head, tail, bytes, end } => {
+                    noise.last_end = end;
                     too_long(&instance, &head, &tail, bytes, end).await;
                 }
                 LinkEvent::Accepted(_) => {}
@@ -48,7 +52,7 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                 LinkEvent::AgentExited(status) => exit = json!(status),
                 LinkEvent::Eof { .. } => {
                     if exit.is_null() {
-                        exit = exit_soon(&mut link).await;
+                        exit = exit_soon(&mut link, &mut queue).await;
                     }
                     end(&instance, "it closed its output", &exit).await;
                     instance.kill();
@@ -64,6 +68,7 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                 }
             }
         }
+        instance.nothing_owed(noise.last_end);
     }
     end(&instance, "its holder is gone", &exit).await;
     if !*instance.gone.borrow() {
@@ -72,19 +77,24 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
 }
 
 /// The end of the output may come before the word of how the process ended: wait a moment for it.
-async fn exit_soon(link: &mut LinkReceiver) -> Value {
+/// What else comes meanwhile stays in the queue.
+async fn exit_soon(link: &mut LinkReceiver, queue: &mut VecDeque<LinkEvent>) -> Value {
     let until = tokio::time::Instant::now() + EXIT_WORD;
     let mut events = Vec::new();
-    while let Ok(true) = tokio::time::timeout_at(until, link.next_batch(&mut events)).await {
-        for event in events.drain(..) {
+    loop {
+        for event in queue.iter() {
             match event {
                 LinkEvent::AgentExited(status) => return json!(status),
                 LinkEvent::Gone | LinkEvent::HolderLost => return Value::Null,
                 _ => {}
             }
         }
+        let more = tokio::time::timeout_at(until, link.next_batch(&mut events)).await;
+        queue.extend(events.drain(..));
+        if !matches!(more, Ok(true)) {
+            return Value::Null;
+        }
     }
-    Value::Null
 }
 
 /// Without a holder the agent is being killed by the kernel; that is proven before anybody else may
@@ -269,10 +279,14 @@ async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, a
 
 /// A subagent is named on its parent before anything comes under its own id.
 fn learn_child(instance: &Instance, parent: &str, frame: &Frame) {
-    let Some(params) = frame.params().filter(|params| params.contains("subagent_update")) else {
+    // Most updates are not about children: their bytes are looked through once and not read.
+    let Some(params) = frame
+        .params_bytes()
+        .filter(|params| memchr::memmem::find(params, b"subagent_update").is_some())
+    else {
         return;
     };
-    let value: Value = serde_json::from_str(params).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&params).unwrap_or_default();
     let update = &value["update"];
     if update["sessionUpdate"] == "subagent_update"
         && let Some(child) = update["sessionId"].as_str()

@@ -36,13 +36,16 @@ pub async fn message(node: &Arc<Node>, conn: &Arc<Conn>, message: Message) {
 }
 
 async fn request(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
+    let method = Method::of(&frame.method);
+    if method == Method::Status && conn.greeting().is_some() {
+        return status::status(node, conn, &frame);
+    }
     let id = frame.id().unwrap_or("null").to_owned();
     if !conn.opened(&id) {
         let text = "a request with this id is open already";
         conn.send(Frame::failure(&id, &WireError::new(Code::InvalidRequest, text).to_json()));
         return;
     }
-    let method = Method::of(&frame.method);
     if conn.greeting().is_none() && method != Method::Initialize {
         let error = WireError::new(Code::InvalidRequest, "send initialize first");
         return conn.answer(&id, Err(&error));
@@ -53,7 +56,8 @@ async fn request(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
             let answer = initialize::initialize(node, conn, &frame).await;
             conn.answer(&id, answer.as_deref());
         }
-        Method::Status => status::status(node, conn, &frame),
+        // Answered above; before `initialize` it is refused.
+        Method::Status => {}
         Method::List => in_task(node, conn, frame, list::list),
         Method::New => in_task(node, conn, frame, open::new),
         Method::Fork => in_task(node, conn, frame, open::fork),

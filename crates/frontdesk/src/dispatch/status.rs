@@ -19,19 +19,22 @@ pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
     let id = frame.id().unwrap_or("null");
     let asked = match session_id(frame) {
         Ok(asked) => asked.into_owned(),
-        Err(error) => return conn.answer(id, Err(&error)),
+        Err(error) => {
+            conn.send(Frame::failure(id, &error.to_json()));
+            return;
+        }
     };
     match own_facts(node, conn, &asked) {
-        Some(facts) => reply(conn, id, &asked, &facts),
-        None if node.directory.is_deleted(&asked) => reply(conn, id, &asked, &Facts::default()),
+        Some(facts) => reply(conn, id, &asked, facts),
+        None if node.directory.is_deleted(&asked) => reply(conn, id, &asked, Facts::default()),
         None => {
             if askable(node).is_empty() && node.unread_lists().is_empty() {
-                return reply(conn, id, &asked, &Facts::default());
+                return reply(conn, id, &asked, Facts::default());
             }
             let (node, conn, id) = (node.clone(), conn.clone(), id.to_owned());
             tokio::spawn(async move {
                 let facts = ask_others(&node, &conn, &asked).await;
-                reply(&conn, &id, &asked, &facts);
+                reply(&conn, &id, &asked, facts);
             });
         }
     }
@@ -71,11 +74,12 @@ fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Option<Facts> {
     }
 }
 
-fn reply(conn: &Conn, id: &str, asked: &str, facts: &Facts) {
-    match answer(asked, facts) {
-        Ok(answer) => conn.answer(id, Ok(&answer.v1(conn.words))),
-        Err(error) => conn.answer(id, Err(&error)),
-    }
+/// A probe is answered at once or soon, so it is not kept among the open requests.
+fn reply(conn: &Conn, id: &str, asked: &str, facts: Facts) {
+    conn.send(match answer(asked, facts) {
+        Ok(answer) => Frame::success(id, &answer.v1(conn.words)),
+        Err(error) => Frame::failure(id, &error.to_json()),
+    });
 }
 
 /// Running instances that offer the method: nothing is started to answer a probe.

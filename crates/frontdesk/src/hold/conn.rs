@@ -4,15 +4,17 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
-use frontdesk_core::hold::{
-    Exit, HEADER_BYTES, HolderDecoder, PIECE_BYTES_MAX, ToDaemon, out_header,
-};
+use frontdesk_core::hold::{Exit, HolderDecoder, PIECE_BYTES_MAX, ToDaemon, out_header};
 
 use super::spool::Spool;
 
 /// Short messages that wait for one connection, in bytes; a daemon that lets more gather is cut off.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
+/// How long the news that a frame was accepted waits for something to go with, in milliseconds.
+/// Agents answer most requests sooner, and nobody acts on it before a connection is made anew.
+const ACCEPTED_MS_MAX: u64 = 50;
 /// Pieces of output sent before other work gets its turn.
 const PIECES_PER_TURN: u32 = 16;
 
@@ -42,14 +44,19 @@ pub(super) struct Conn {
     queue_sent: usize,
     /// Offset of the next output byte to send.
     cursor: u64,
-    /// What is still unsent of the header of a piece.
-    header: [u8; HEADER_BYTES + 8],
+    /// Messages that may wait, and until when.
+    late: Vec<u8>,
+    late_due: Option<Instant>,
+    /// What is still unsent in front of a piece: late messages and its header.
+    header: Vec<u8>,
     header_left: usize,
     /// What is still unsent of the piece, from `cursor` on.
     piece_left: usize,
     told: News,
     /// Whether there is more to send than the socket took.
     pub(super) is_behind: bool,
+    /// Whether the socket was full the last time: until it has room nothing is read for it.
+    is_blocked: bool,
 }
 
 impl Conn {
@@ -63,11 +70,14 @@ impl Conn {
             queue: Vec::new(),
             queue_sent: 0,
             cursor: 0,
-            header: [0; HEADER_BYTES + 8],
+            late: Vec::new(),
+            late_due: None,
+            header: Vec::new(),
             header_left: 0,
             piece_left: 0,
             told: News::default(),
             is_behind: false,
+            is_blocked: false,
         };
         hello.encode(&mut conn.queue);
         Ok(conn)
@@ -99,12 +109,39 @@ impl Conn {
     }
 
     pub(super) fn push(&mut self, message: &ToDaemon<'_>) {
+        // Nothing overtakes what was said before.
+        self.queue.append(&mut self.late);
+        self.late_due = None;
         message.encode(&mut self.queue);
+    }
+
+    /// Like [`Self::push`], for what may wait a little for something to go with.
+    pub(super) fn push_late(&mut self, message: &ToDaemon<'_>, now: Instant) {
+        message.encode(&mut self.late);
+        self.late_due = self.late_due.or(Some(now + Duration::from_millis(ACCEPTED_MS_MAX)));
+    }
+
+    /// When what may wait has waited long enough.
+    pub(super) const fn due(&self) -> Option<Instant> {
+        self.late_due
+    }
+
+    /// What may wait has waited long enough.
+    pub(super) fn be_on_time(&mut self, now: Instant) {
+        if self.late_due.is_some_and(|due| now >= due) || self.late.len() > PIECE_BYTES_MAX {
+            self.queue.append(&mut self.late);
+            self.late_due = None;
+        }
+    }
+
+    /// The socket has room again.
+    pub(super) const fn unblock(&mut self) {
+        self.is_blocked = false;
     }
 
     /// Whether it has been told everything up to the end of the agent, or does not care.
     pub(super) fn has_told_all(&self) -> bool {
-        !self.awaits_end || (self.told.gone && self.queue.is_empty())
+        !self.awaits_end || (self.told.gone && self.queue.is_empty() && self.late.is_empty())
     }
 
     /// Sends what the socket takes.
@@ -121,6 +158,11 @@ impl Conn {
         self.is_behind = false;
         let mut turns = PIECES_PER_TURN;
         loop {
+            if self.is_blocked {
+                self.is_behind = true;
+                let is_hopeless = self.queue.len() > QUEUE_BYTES_MAX;
+                return if is_hopeless { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) };
+            }
             let sent = if self.header_left > 0 || self.piece_left > 0 {
                 self.send_piece(out, fresh, scratch)
             } else if !self.queue.is_empty() {
@@ -141,10 +183,7 @@ impl Conn {
             match sent {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.is_behind = true;
-                    return if self.queue.len() > QUEUE_BYTES_MAX { Err(error) } else { Ok(()) };
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_blocked = true,
                 Err(error) => return Err(error),
             }
         }
@@ -153,7 +192,10 @@ impl Conn {
     fn begin_piece(&mut self, end: u64) {
         let left = usize::try_from(end - self.cursor).unwrap_or(usize::MAX);
         self.piece_left = left.min(PIECE_BYTES_MAX);
-        self.header = out_header(self.cursor, self.piece_left);
+        self.header.clear();
+        self.header.append(&mut self.late);
+        self.late_due = None;
+        self.header.extend_from_slice(&out_header(self.cursor, self.piece_left));
         self.header_left = self.header.len();
     }
 
@@ -171,6 +213,7 @@ impl Conn {
         };
         let header = &self.header[self.header.len() - self.header_left..];
         let sent = self.stream.write_vectored(&[IoSlice::new(header), IoSlice::new(piece)])?;
+        self.is_blocked = sent < header.len() + piece.len();
         let of_header = sent.min(self.header_left);
         self.header_left -= of_header;
         self.piece_left -= sent - of_header;

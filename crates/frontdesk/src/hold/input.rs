@@ -20,6 +20,8 @@ pub(super) struct Input {
     /// Number of the last accepted frame.
     pub(super) last: u64,
     open: Option<Open>,
+    /// Length of the line that stands in the caller's scratch and is all of the spool; 0 otherwise.
+    fresh_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -60,7 +62,7 @@ pub(super) enum Pumped {
 
 impl Input {
     pub(super) const fn new(spool: Spool, limit_bytes: u64) -> Self {
-        Self { spool, limit_bytes, last: 0, open: None }
+        Self { spool, limit_bytes, last: 0, open: None, fresh_bytes: 0 }
     }
 
     /// Whether the agent still has to be given something.
@@ -99,8 +101,12 @@ impl Input {
             let (text, end) = line.split_at_mut(piece.len());
             text.copy_from_slice(piece);
             end.copy_from_slice(b"\n");
+            let is_alone = !self.is_waiting();
             return Ok(Some(match self.spool.append(line) {
-                Ok(()) => self.accepted(number),
+                Ok(()) => {
+                    self.fresh_bytes = if is_alone { line.len() } else { 0 };
+                    self.accepted(number)
+                }
                 Err(_) => Answer::Refused(number, Refusal::Disk),
             }));
         }
@@ -144,6 +150,8 @@ impl Input {
     /// The connection that was sending is gone: its open frame never was.
     pub(super) fn abandon(&mut self) {
         self.open = None;
+        // What it sent last may not have been pumped, and others use the scratch meanwhile.
+        self.fresh_bytes = 0;
     }
 
     /// The agent is going: what it has not read is dropped.
@@ -151,14 +159,22 @@ impl Input {
         self.spool.trim(self.spool.end());
     }
 
-    /// Writes to the agent what it takes without waiting.
+    /// Writes to the agent what it takes without waiting. `scratch` is the same that [`Self::begin`]
+    /// had last: one frame, the usual case, is not read back.
     pub(super) fn pump(&mut self, stdin: &mut File, scratch: &mut [u8]) -> Pumped {
-        let scratch = &mut scratch[..PIECE_BYTES_MAX];
+        let mut fresh_bytes = std::mem::take(&mut self.fresh_bytes);
         for _ in 0..PIECES_PER_TURN {
             if !self.is_waiting() {
                 break;
             }
-            let Ok(count) = self.spool.read(self.spool.start(), scratch) else {
+            let is_fresh = self.spool.len() == std::mem::take(&mut fresh_bytes) as u64;
+            let count = if is_fresh {
+                usize::try_from(self.spool.len()).unwrap_or(usize::MAX)
+            } else if let Ok(count) =
+                self.spool.read(self.spool.start(), &mut scratch[..PIECE_BYTES_MAX])
+            {
+                count
+            } else {
                 // The spool cannot be read back: the agent would get a damaged frame.
                 return Pumped::Closed;
             };

@@ -172,13 +172,18 @@ impl Holder {
             }
             let ready = self.wait(now)?;
             let now = Instant::now();
-            if ready.stdout {
-                self.read_stdout(now);
-            }
             for (index, flags) in ready.conns.iter().enumerate() {
+                if flags.contains(PollFlags::POLLOUT)
+                    && let Some(conn) = &mut self.conns[index]
+                {
+                    conn.unblock();
+                }
                 if flags.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
                     self.read_conn(index, now);
                 }
+            }
+            if ready.stdout {
+                self.read_stdout(now);
             }
             if ready.stdin.contains(PollFlags::POLLERR) {
                 self.close_input();
@@ -224,6 +229,7 @@ impl Holder {
             }
         }
         self.news.exit = self.agent.exit;
+        self.conns.iter_mut().flatten().for_each(|conn| conn.be_on_time(now));
         // A pipe that outlives all of the agent belongs to nobody: what is in it is taken, then it
         // is closed.
         if matches!(self.phase, Phase::Gone { .. }) && self.agent.stdout.is_some() {
@@ -298,7 +304,8 @@ impl Holder {
             _ => None,
         };
         let retry = (!self.unspooled.is_empty()).then_some(self.retry_at);
-        let dues = [self.phase.due(), self.orphan_due(), self.silence_due(), retry, farewell];
+        let late = self.conns.iter().flatten().filter_map(Conn::due).min();
+        let dues = [self.phase.due(), self.orphan_due(), self.silence_due(), retry, farewell, late];
         let Some(due) = dues.into_iter().flatten().min() else { return PollTimeout::NONE };
         // Rounded up, so that the deadline has passed when `poll` returns.
         let wait = due.saturating_duration_since(now).as_micros().div_ceil(1000);
@@ -532,9 +539,10 @@ impl Holder {
             ToHolder::Input { number, total_bytes, piece } => {
                 let closed = self.agent.stdin.is_none() || self.phase.is_ending();
                 let scratch = &mut self.scratch;
-                answer(conn, self.input.begin(number, total_bytes, piece, closed, scratch)?);
+                let fate = self.input.begin(number, total_bytes, piece, closed, scratch)?;
+                answer(conn, fate, now);
             }
-            ToHolder::InputPiece { piece } => answer(conn, self.input.piece(piece)?),
+            ToHolder::InputPiece { piece } => answer(conn, self.input.piece(piece)?, now),
             ToHolder::Ack { offset } => self.out.trim(offset),
             ToHolder::CloseInput => {
                 self.pump_input();
@@ -570,10 +578,10 @@ fn add<'fd>(
     Some(fds.len() - 1)
 }
 
-fn answer(conn: &mut Conn, answer: Option<Answer>) {
+fn answer(conn: &mut Conn, answer: Option<Answer>, now: Instant) {
     match answer {
         None => {}
-        Some(Answer::Accepted(number)) => conn.push(&ToDaemon::Accepted { number }),
+        Some(Answer::Accepted(number)) => conn.push_late(&ToDaemon::Accepted { number }, now),
         Some(Answer::Refused(number, reason)) => {
             conn.push(&ToDaemon::Refused { number, reason });
         }

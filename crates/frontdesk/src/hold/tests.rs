@@ -131,6 +131,29 @@ fn a_frame_reaches_the_agent_when_it_is_complete_and_once() {
 }
 
 #[test]
+fn a_frame_that_is_not_read_back_is_the_right_one() {
+    let mut agent = Agent::new(1000);
+    // Alone, then behind another one, then with the scratch used by others in between.
+    agent.begin(1, 3, b"one");
+    agent.pump();
+    agent.begin(2, 3, b"two");
+    agent.begin(3, 5, b"three");
+    agent.pump();
+    assert_eq!(agent.read(), b"one\ntwo\nthree\n");
+    agent.begin(4, 4, b"four");
+    agent.input.abandon();
+    agent.scratch.fill(b'?');
+    agent.pump();
+    assert_eq!(agent.read(), b"four\n");
+    // One that was not taken leaves nothing behind.
+    assert_eq!(agent.begin(5, 1000, &[b'5'; 1000]), Some(Answer::Refused(5, Refusal::Full)));
+    assert_eq!(agent.begin(6, 6, b"si"), None);
+    assert_eq!(agent.input.piece(b"x  x").unwrap(), Some(Answer::Accepted(6)));
+    agent.pump();
+    assert_eq!(agent.read(), b"six  x\n");
+}
+
+#[test]
 fn a_frame_at_the_limit_passes_and_one_byte_more_does_not() {
     let mut agent = Agent::new(10);
     assert_eq!(agent.begin(1, 10, &[b'x'; 10]), Some(Answer::Refused(1, Refusal::Full)));

@@ -48,7 +48,7 @@ pub struct Live {
     /// What it is doing; `None` while it is being started or closed.
     pub state: Option<State>,
     /// The instance; `None` while it is being started or closed.
-    pub owner: Option<Owner>,
+    pub owner: Option<Arc<Owner>>,
 }
 
 /// All known sessions.
@@ -104,6 +104,22 @@ impl Row {
         self.live.is_some()
     }
 
+    /// The owner as it is told; the one of before where it has not changed.
+    fn owner(&self, instance: &Instance, session: &Session) -> Arc<Owner> {
+        let epoch = session.view().epoch;
+        let before = self.live.as_ref().and_then(|live| live.owner.as_ref());
+        match before.filter(|owner| owner.epoch == epoch && *owner.instance == *instance.id.0) {
+            Some(owner) => owner.clone(),
+            None => Arc::new(Owner {
+                agent: instance.agent.name.clone(),
+                instance: instance.id.to_string(),
+                pid: instance.pid,
+                since: instance.since.to_string(),
+                epoch,
+            }),
+        }
+    }
+
     /// What is known for a probe.
     #[must_use]
     pub fn facts(&self) -> Facts {
@@ -148,7 +164,7 @@ impl Row {
             row["state"] = json!(state);
         }
         if let Some(owner) = owner {
-            row["owner"] = json!(owner);
+            row["owner"] = json!(**owner);
         }
         if let Some(resumable) = view.resumable {
             row["resumable"] = json!(resumable);
@@ -267,16 +283,6 @@ impl Directory {
         live: Option<Option<&Arc<Instance>>>,
         bytes: u64,
     ) {
-        let live = live.map(|instance| Live {
-            state: session.state(),
-            owner: instance.map(|instance| Owner {
-                agent: instance.agent.name.clone(),
-                instance: instance.id.to_string(),
-                pid: instance.pid,
-                since: instance.since.to_string(),
-                epoch: session.view().epoch,
-            }),
-        });
         let mut tables = write(&self.tables);
         let Some(row) = tables.rows.get_mut(&key) else { return };
         let row = Arc::make_mut(row);
@@ -284,7 +290,10 @@ impl Directory {
         if row.view.seq != session.view().seq {
             row.view = session.view().clone();
         }
-        row.live = live;
+        row.live = live.map(|instance| Live {
+            state: session.state(),
+            owner: instance.map(|i| row.owner(i, session)),
+        });
         row.clients = session.client_count();
         row.queued = session.queued_turns();
         row.seen = Instant::now();

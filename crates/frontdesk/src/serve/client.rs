@@ -1,7 +1,10 @@
 //! One connection on the unix socket: who calls, then frames in order.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +13,7 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::lines::{Framed, Lines};
 use frontdesk_core::status::Words;
 use serde_json::json;
-use tokio::io::Interest;
+use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -192,22 +195,26 @@ impl Input {
             if let Some(line) = self.ready.pop() {
                 return Some(line);
             }
-            self.reader.ready(Interest::READABLE).await.ok()?;
-            let read = SCRATCH.with_borrow_mut(|scratch| {
-                let read = self.reader.try_read(scratch)?;
-                self.lines.feed(&scratch[..read], |line| self.ready.push(line));
-                Ok::<_, std::io::Error>(read)
-            });
-            match read {
+            match poll_fn(|cx| self.poll_read(cx)).await {
                 Ok(0) => {
                     let mut last = None;
                     self.lines.finish(|line| last = Some(line));
                     return last;
                 }
                 Ok(_) => self.ready.reverse(),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(_) => return None,
             }
         }
+    }
+
+    /// Reads once what is there. The runtime knows that a read which did not fill the buffer has
+    /// emptied the socket, so that waiting for the next frame costs no second read.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut piece = ReadBuf::new(scratch);
+            ready!(Pin::new(&mut self.reader).poll_read(cx, &mut piece))?;
+            self.lines.feed(piece.filled(), |line| self.ready.push(line));
+            Poll::Ready(Ok(piece.filled().len()))
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep};
 
 use super::{LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
@@ -134,14 +136,17 @@ pub(super) struct Lane {
 impl Lane {
     async fn run(mut self) {
         let mut batch = Vec::new();
+        let mut alarm = Alarm::new();
         loop {
             if self.may_rest() {
                 break;
             }
             let deadline = self.session.deadline_ms().map(|at| self.node.instant_of(at));
+            alarm.set(deadline);
             let got = tokio::select! {
+                biased;
                 got = self.rx.recv_many(&mut batch, BATCH_MESSAGES) => got,
-                () = sleep_until(deadline) => {
+                () = alarm.rings() => {
                     batch.push(LaneMsg::Input(Input::Tick));
                     1
                 }
@@ -257,6 +262,10 @@ impl Lane {
         {
             self.previous = Some(instance);
         }
+        if self.is_nothing() && self.session.client_count() == 0 {
+            // Before the lane ends, so that nobody finds a row whose journal is about to go.
+            self.node.directory.forget(self.handle.key());
+        }
         let live = match self.session.phase() {
             Phase::Cold => None,
             Phase::Starting | Phase::Draining(_) => Some(None),
@@ -321,13 +330,16 @@ impl Lane {
         self.node.release_lane(&self.handle, &self.rx)
     }
 
+    /// Taken in on a client's word, and its agent has not loaded it: nothing was ever here.
+    fn is_nothing(&self) -> bool {
+        let view = self.session.view();
+        matches!(self.session.phase(), Phase::Cold) && view.unproven && view.items == 0
+    }
+
     async fn finish(mut self) {
         self.write().await;
         self.sync().await;
-        let view = self.session.view();
-        if view.unproven && view.items == 0 && !self.entombed {
-            // Its agent does not know it: nothing was ever here.
-            self.node.directory.forget(self.handle.key());
+        if self.is_nothing() && !self.entombed {
             let folder = self.journal.path().parent().map(std::path::Path::to_path_buf);
             if let Some(folder) = folder
                 && let Err(error) = std::fs::remove_dir_all(&folder)
@@ -383,9 +395,68 @@ async fn refuse_all(mut rx: mpsc::Receiver<LaneMsg>) {
     }
 }
 
-async fn sleep_until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
+/// A deadline that moves with every message, behind one timer that seldom does: a later deadline
+/// leaves the timer as it is, and what rings too early is set again.
+struct Alarm {
+    sleep: Pin<Box<Sleep>>,
+    armed: Option<Instant>,
+    due: Option<Instant>,
+}
+
+impl Alarm {
+    fn new() -> Self {
+        let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
+        Self { sleep, armed: None, due: None }
+    }
+
+    fn set(&mut self, due: Option<Instant>) {
+        self.due = due;
+        if let Some(at) = due.filter(|at| self.armed.is_none_or(|armed| *at < armed)) {
+            self.arm(at);
+        }
+    }
+
+    fn arm(&mut self, at: Instant) {
+        self.sleep.as_mut().reset(at);
+        self.armed = Some(at);
+    }
+
+    /// Waits until the deadline is over; for ever if there is none.
+    async fn rings(&mut self) {
+        loop {
+            if self.armed.is_none() {
+                std::future::pending::<()>().await;
+            }
+            self.sleep.as_mut().await;
+            self.armed = None;
+            match self.due {
+                Some(due) if due <= Instant::now() => return,
+                Some(due) => self.arm(due),
+                None => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_alarm_rings_at_its_last_deadline_and_never_before() {
+        let start = Instant::now();
+        let at = |ms| Some(start + Duration::from_millis(ms));
+        let mut alarm = Alarm::new();
+        alarm.set(at(100));
+        alarm.set(at(500));
+        alarm.rings().await;
+        assert_eq!(start.elapsed().as_millis(), 500);
+        alarm.set(at(900));
+        alarm.set(at(700));
+        alarm.rings().await;
+        assert_eq!(start.elapsed().as_millis(), 700);
+        alarm.set(None);
+        let silent = tokio::time::timeout(Duration::from_secs(9), alarm.rings()).await;
+        assert!(silent.is_err(), "nothing was due");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use frontdesk_core::hold::{PIECE_BYTES_MAX, ToHolder, input_header, input_piece_header};
-use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::LinkError;
@@ -17,11 +17,14 @@ const QUEUE_BYTES_MAX: u32 = 1 << 20;
 const COPIED_BYTES_MAX: usize = 16 << 10;
 /// Buffers given to the kernel in one call.
 const SLICES_MAX: usize = 16;
+/// Output that may be handled and not acknowledged, in bytes: an acknowledgement alone costs both
+/// sides as much as a frame, so small ones wait for the next frame or for each other.
+pub(super) const UNACKED_BYTES_MAX: u64 = 64 << 10;
 
 /// What both ends of a link share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) stream: UnixStream,
+    stream: OwnedWriteHalf,
     outbox: Mutex<Outbox>,
     /// One permit a byte of room in the queue.
     room: Semaphore,
@@ -32,8 +35,12 @@ pub(super) struct Shared {
 struct Outbox {
     /// Bytes in order, each with the permits to give back once they are sent.
     queue: VecDeque<(Bytes, u32)>,
-    /// The latest acknowledgement that found the socket full.
+    /// The latest acknowledgement that was not sent.
     ack: Option<u64>,
+    /// The latest one that was.
+    acked: u64,
+    /// One is sent by itself when it is so much further than the last, in bytes.
+    ack_step: u64,
     last_number: u64,
     /// Whether a task is waiting for the socket to take more.
     is_flushing: bool,
@@ -61,10 +68,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(stream: UnixStream) -> Self {
+    pub(super) fn new(stream: OwnedWriteHalf, ack_step: u64) -> Self {
         Self {
             stream,
-            outbox: Mutex::default(),
+            outbox: Mutex::new(Outbox { ack_step, ..Outbox::default() }),
             room: Semaphore::new(QUEUE_BYTES_MAX as usize),
             questions: Mutex::default(),
         }
@@ -96,6 +103,15 @@ impl Shared {
     pub(super) fn ack(self: &Arc<Self>, offset: u64) {
         let mut outbox = lock(&self.outbox);
         outbox.ack = outbox.ack.max(Some(offset));
+        if outbox.ack_is_due() {
+            self.flush_or_leave(outbox);
+        }
+    }
+
+    /// The output has ended: from here on acknowledgements do not wait.
+    pub(super) fn ack_at_once(self: &Arc<Self>) {
+        let mut outbox = lock(&self.outbox);
+        outbox.ack_step = 0;
         self.flush_or_leave(outbox);
     }
 
@@ -147,12 +163,13 @@ impl Shared {
     }
 
     fn flush(&self, outbox: &mut Outbox) -> Flushed {
+        if (outbox.ack_is_due() || !outbox.queue.is_empty())
+            && let Some(offset) = outbox.ack.take()
+        {
+            outbox.acked = offset;
+            outbox.push(&ToHolder::Ack { offset });
+        }
         loop {
-            if outbox.queue.is_empty()
-                && let Some(offset) = outbox.ack.take()
-            {
-                outbox.push(&ToHolder::Ack { offset });
-            }
             if outbox.queue.is_empty() {
                 return Flushed::All;
             }
@@ -191,6 +208,10 @@ async fn flush_rest(shared: Arc<Shared>) {
 }
 
 impl Outbox {
+    fn ack_is_due(&self) -> bool {
+        self.ack.is_some_and(|offset| offset.saturating_sub(self.acked) >= self.ack_step)
+    }
+
     fn push(&mut self, message: &ToHolder<'_>) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);

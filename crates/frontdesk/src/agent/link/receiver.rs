@@ -1,11 +1,16 @@
 //! What a holder says, as events. Used by the instance's lane.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use frontdesk_core::hold::{DaemonDecoder, Hello, PIECE_BYTES_MAX, ToDaemon};
 use frontdesk_core::lines::{Framed, Lines};
+use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::net::unix::OwnedReadHalf;
 
 use super::outbox::{ClaimAnswer, Shared};
 use super::{LinkError, LinkEvent};
@@ -19,6 +24,7 @@ thread_local! {
 /// The way from an agent.
 #[derive(Debug)]
 pub struct LinkReceiver {
+    stream: OwnedReadHalf,
     shared: Arc<Shared>,
     decoder: DaemonDecoder,
     lines: Lines,
@@ -36,9 +42,15 @@ enum Read {
 }
 
 impl LinkReceiver {
-    pub(super) fn new(shared: Arc<Shared>, from_offset: u64, frame_bytes: u64) -> Self {
+    pub(super) fn new(
+        stream: OwnedReadHalf,
+        shared: Arc<Shared>,
+        from_offset: u64,
+        frame_bytes: u64,
+    ) -> Self {
         let limit = usize::try_from(frame_bytes).unwrap_or(usize::MAX - 1).min(usize::MAX - 1);
         Self {
+            stream,
             shared,
             decoder: DaemonDecoder::default(),
             lines: Lines::new(limit, from_offset),
@@ -53,8 +65,7 @@ impl LinkReceiver {
     pub(super) async fn greeting(&mut self) -> Result<Hello, LinkError> {
         let mut early = std::mem::take(&mut self.early);
         loop {
-            self.shared.stream.readable().await.map_err(|_| LinkError::HolderLost)?;
-            let read = self.read(&mut early);
+            let read = poll_fn(|cx| self.poll_read(cx, &mut early)).await;
             if let Some(hello) = self.hello.take() {
                 self.early = early;
                 return Ok(*hello);
@@ -75,8 +86,7 @@ impl LinkReceiver {
         }
         let before = out.len();
         while out.len() == before && !self.is_lost {
-            let readable = self.shared.stream.readable().await;
-            if readable.is_err() || matches!(self.read(out), Read::Closed) {
+            if let Read::Closed = poll_fn(|cx| self.poll_read(cx, out)).await {
                 self.is_lost = true;
                 self.shared.lose();
                 if !self.is_gone {
@@ -87,19 +97,18 @@ impl LinkReceiver {
         out.len() > before
     }
 
-    fn read(&mut self, out: &mut Vec<LinkEvent>) -> Read {
-        SCRATCH.with_borrow_mut(|scratch| match self.shared.stream.try_read(scratch) {
-            Ok(0) => Read::Closed,
-            Ok(count) => self.hear(&scratch[..count], out),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) =>
-            {
-                Read::Nothing
-            }
-            Err(_) => Read::Closed,
+    /// Reads once what is there. The runtime knows that a read which did not fill the buffer has
+    /// emptied the socket, so that waiting for more costs no second read.
+    fn poll_read(&mut self, cx: &mut Context<'_>, out: &mut Vec<LinkEvent>) -> Poll<Read> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut piece = ReadBuf::new(scratch);
+            let read = std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece));
+            Poll::Ready(match read {
+                Ok(()) if piece.filled().is_empty() => Read::Closed,
+                Ok(()) => self.hear(piece.filled(), out),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Read::Nothing,
+                Err(_) => Read::Closed,
+            })
         })
     }
 
@@ -124,6 +133,7 @@ impl LinkReceiver {
                 has_gap |= end > lines.offset();
                 lines.finish(|line| out.push(line.into()));
                 out.push(LinkEvent::Eof { end });
+                shared.ack_at_once();
             }
             ToDaemon::Gone => {
                 *is_gone = true;

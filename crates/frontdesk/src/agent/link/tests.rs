@@ -25,8 +25,9 @@ fn hello() -> Hello {
 
 async fn link() -> (Link, Holder) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let shared = Arc::new(Shared::new(ours));
-    let receiver = LinkReceiver::new(Arc::clone(&shared), 0, 1000);
+    let (reader, writer) = ours.into_split();
+    let shared = Arc::new(Shared::new(writer, UNACKED_BYTES_MAX));
+    let receiver = LinkReceiver::new(reader, Arc::clone(&shared), 0, 1000);
     let mut holder = Holder { stream: theirs, decoder: HolderDecoder::default() };
     let mut link = Link { hello: hello(), sender: LinkSender { shared }, receiver };
     holder.say(&[ToDaemon::Hello(Box::new(hello()))]).await;
@@ -127,6 +128,26 @@ async fn words_of_a_later_holder_are_passed_over() {
     let mut events = Vec::new();
     assert!(link.receiver.next_batch(&mut events).await);
     assert_eq!(events, [LinkEvent::Accepted(3)]);
+}
+
+#[tokio::test]
+async fn small_acknowledgements_wait_for_a_frame_and_the_end_waits_for_nothing() {
+    let (mut link, mut holder) = link().await;
+    for offset in [10, 20, UNACKED_BYTES_MAX - 1] {
+        link.sender.ack(offset);
+    }
+    link.sender.send(1, "x".into()).await.unwrap();
+    let (frames, acks) = holder.hear(1).await;
+    assert_eq!((frames.len(), &acks[..]), (1, &[UNACKED_BYTES_MAX - 1][..]), "with the frame");
+    link.sender.ack(2 * UNACKED_BYTES_MAX - 2);
+    link.sender.ack(2 * UNACKED_BYTES_MAX - 1);
+    assert_eq!(holder.hear(0).await.1, [2 * UNACKED_BYTES_MAX - 1], "at the limit");
+    link.sender.ack(2 * UNACKED_BYTES_MAX);
+    holder.say(&[ToDaemon::Eof { end: 0 }]).await;
+    assert!(link.receiver.next_batch(&mut Vec::new()).await);
+    assert_eq!(holder.hear(0).await.1, [2 * UNACKED_BYTES_MAX], "at the end");
+    link.sender.ack(2 * UNACKED_BYTES_MAX + 1);
+    assert_eq!(holder.hear(0).await.1, [2 * UNACKED_BYTES_MAX + 1], "and behind it");
 }
 
 #[tokio::test]
