@@ -165,6 +165,8 @@ impl Session {
             Input::CancelRequest { conn, id } => self.cancel_request(conn, &id),
             Input::Answer { conn, hop, frame } => self.client_answer(conn, &hop, &frame),
             Input::Close { conn, id, force } => self.close(conn, &id, force),
+            // The agent's late answer, or its end, came first.
+            Input::Unload { why: CloseWhy::Stuck } if self.stuck.is_none() => {}
             Input::Unload { why } => self.unload(why),
             Input::Stop { grace_ms } => self.stop(grace_ms),
             Input::Born(born) => self.born(*born),

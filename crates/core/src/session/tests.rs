@@ -137,6 +137,7 @@ fn words(effects: &[Effect]) -> Vec<String> {
             Effect::CancelSent(_) => "cancel-sent".into(),
             Effect::Open { .. } => "open".into(),
             Effect::Shut { why } => format!("shut {}", why.as_str()),
+            Effect::EndStuck => "end-stuck".into(),
             Effect::Joined { .. } => String::new(),
             Effect::Left { conn } => format!("left {conn}"),
         })

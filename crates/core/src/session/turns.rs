@@ -332,7 +332,7 @@ impl Session {
                 stuck.since_ms = now;
             }
             if !self.facts.loses_killed && matches!(self.phase, Phase::Live) {
-                self.unload(super::CloseWhy::Stuck);
+                self.out.push(Effect::EndStuck);
             }
         }
     }

@@ -429,6 +429,9 @@ pub enum Effect {
         /// Why.
         why: CloseWhy,
     },
+    /// A cancelled turn never ended at the agent: have the session unloaded (`Input::Unload`), unless
+    /// another session of its instance has a turn.
+    EndStuck,
     /// The client takes part: its later messages for this session are ours.
     Joined {
         /// Whom.

@@ -3,7 +3,7 @@
 //! Requests get the number of their input as id, so that an id is never used twice in the life of
 //! an instance. Before a request is sent its origin is appended to the instance's ledger.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -99,6 +99,8 @@ pub(super) struct Shared {
     pub(super) children: HashMap<Arc<str>, Arc<str>>,
     pub(super) early: VecDeque<(Arc<str>, Message, Position)>,
     pub(super) reserved: usize,
+    /// Sessions that are unloaded here and that the agent could not be told to let go.
+    kept: HashSet<Arc<str>>,
 }
 
 /// A session that an instance has.
@@ -293,8 +295,22 @@ impl Instance {
     pub fn route(&self, native: &str, lane: &LaneHandle) -> Arc<AtomicU64> {
         let done = Arc::new(AtomicU64::new(0));
         let route = Route { lane: lane.clone(), handed: 0, done: done.clone() };
-        lock(&self.shared).routes.insert(native.into(), route);
+        let mut shared = lock(&self.shared);
+        shared.kept.remove(native);
+        shared.routes.insert(native.into(), route);
         done
+    }
+
+    /// The agent could not be told to let this session go: only this instance may open it again
+    /// while it lives, and its claim stays.
+    pub fn keep(&self, native: &str) {
+        lock(&self.shared).kept.insert(native.into());
+    }
+
+    /// Whether the agent may still have a session that is unloaded here.
+    #[must_use]
+    pub fn keeps(&self, native: &str) -> bool {
+        lock(&self.shared).kept.contains(native)
     }
 
     /// Whether a session is here.

@@ -241,7 +241,11 @@ pub(super) fn sync_all<'a>(
             Err(error) => fail(slot, error),
         }
     }
-    let names = folders.iter().try_for_each(|folder| disk::sync_folder(folder));
+    // A folder that was removed with its journal has no names left to sync.
+    let names = folders.iter().try_for_each(|folder| match disk::sync_folder(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    });
     for slot in synced.into_iter().filter(|_| !folders.is_empty()) {
         slot.names_synced(names.is_ok());
         if let Err(error) = &names {

@@ -36,6 +36,19 @@ async fn a_session_is_written_closed_opened_and_written_again() {
     assert_eq!(mode(path.parent().unwrap()), 0o700);
 }
 
+/// The row of a session that turned out to be another's goes, folder and all, while its file is
+/// still open and not synced.
+#[test]
+fn a_journal_that_was_removed_with_its_folder_is_no_failure() {
+    let slow = Limits { stream_sync_ms: 60_000, ..Limits::default() };
+    let data = tempfile::tempdir().unwrap();
+    let (log, _) = Log::open(data.path(), &slow).unwrap();
+    let mut journal = log.create(key(1), at()).unwrap();
+    let _ = journal.append(&[record(1)]).unwrap();
+    fs::remove_dir_all(journal.path().parent().unwrap()).unwrap();
+    log.close().unwrap();
+}
+
 #[test]
 fn a_journal_has_one_writer() {
     let bench = Bench::new(&quick());

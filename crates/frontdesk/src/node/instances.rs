@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use frontdesk_core::agent::{effective_home, store_family, upstream_initialize};
 use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::ids::Key;
 use frontdesk_core::session::CloseWhy;
 use frontdesk_core::status::State;
 use serde_json::{Value, json};
@@ -218,15 +219,24 @@ impl Node {
     /// An instance did not answer in time: what it was asked may have been done, and nobody can tell.
     /// It is ended, unless a turn of another session runs there.
     pub fn end_silent(&self, instance: &Arc<Instance>) {
-        let works = self.directory.select(|row| {
-            let live = row.live.as_ref();
-            live.and_then(|live| live.owner.as_ref()).is_some_and(|o| *o.instance == *instance.id.0)
-                && live.and_then(|live| live.state).is_some_and(|state| state != State::Idle)
-        });
-        if works.is_empty() {
+        if !self.has_turn(instance, None) {
             tracing::warn!(instance = %instance.id, "ending an instance that does not answer");
             instance.kill();
         }
+    }
+
+    /// Whether a session of this instance, `besides` one, is at work.
+    #[must_use]
+    pub fn has_turn(&self, instance: &Instance, besides: Option<Key>) -> bool {
+        let works = self.directory.select(|row| {
+            let live = row.live.as_ref();
+            besides != Some(row.key)
+                && live
+                    .and_then(|live| live.owner.as_ref())
+                    .is_some_and(|owner| *owner.instance == *instance.id.0)
+                && live.and_then(|live| live.state).is_some_and(|state| state != State::Idle)
+        });
+        !works.is_empty()
     }
 
     /// Ends an instance that has no session.
@@ -344,24 +354,47 @@ impl Node {
         }
     }
 
-    /// Closes a session at its agent; the instance is ended if it has no other.
+    /// Closes a session at its agent; the instance is ended if it has no other, or if this one's turn
+    /// never ended there.
     pub async fn close_at_agent(&self, instance: &Arc<Instance>, native: &str, why: CloseWhy) {
         let alone = instance.sessions() <= 1;
         let polite = instance.abilities().close && !matches!(why, CloseWhy::Stuck);
+        let mut let_go = false;
         if polite && instance.has_ended().is_none() {
             let params = json!({ "sessionId": native }).to_string();
-            let _ = instance.call("session/close", &params, self.limits.agent_close_ms).await;
+            let answer = instance.call("session/close", &params, self.limits.agent_close_ms).await;
+            let_go = answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session));
         }
         instance.unroute(native);
-        if alone && instance.sessions() == 0 {
-            instance.stop();
+        let stuck = matches!(why, CloseWhy::Stuck);
+        if stuck || (alone && instance.sessions() == 0) {
+            if stuck {
+                instance.kill();
+            } else {
+                instance.stop();
+            }
             let limit =
                 Duration::from_millis(self.limits.stop_term_ms * 3 + self.limits.agent_close_ms);
             if tokio::time::timeout(limit, instance.wait_gone()).await.is_err() {
                 tracing::error!(instance = %instance.id, "an agent's processes are still there");
             }
-        } else {
+        } else if let_go {
             let _ = instance.link.release(&self.claim_name(&instance.agent, native)).await;
+        } else {
+            instance.keep(native);
         }
     }
+
+    /// The instance whose agent may still have an unloaded session.
+    #[must_use]
+    pub fn keeper(&self, agent: &AgentConfig, native: &str) -> Option<Arc<Instance>> {
+        let running = self.running_instances();
+        running.into_iter().find(|i| i.agent.name == agent.name && i.keeps(native))
+    }
+}
+
+/// Whether an agent's error (JSON text) says that it does not have the session.
+fn names_no_session(error: &str) -> bool {
+    let value: Value = serde_json::from_str(error).unwrap_or_default();
+    value["code"].as_i64() == Some(Code::NotFound.number())
 }

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use super::Node;
 use crate::agent::instance::Instance;
+use crate::config::AgentConfig;
 use crate::conn::Conn;
 use crate::log::{LogError, Reader};
 use crate::session::{LaneHandle, LaneMsg};
@@ -78,16 +79,26 @@ impl Node {
         }
         self.wait_for_previous(request).await?;
         let params = self.open_params(request, &native)?;
-        let instance = self
-            .reserve_instance(&agent, request.conn.as_deref(), &view.cwd)
-            .await
-            .map_err(StartFailure::Ours)?;
+        let keeper = self.reserve_keeper(&agent, &native).await?;
+        let kept = keeper.is_some();
+        let instance = match keeper {
+            Some(keeper) => keeper,
+            None => self
+                .reserve_instance(&agent, request.conn.as_deref(), &view.cwd)
+                .await
+                .map_err(StartFailure::Ours)?,
+        };
         let outcome = self.open_at(request, &instance, &native, &params).await;
         instance.unreserve();
         if outcome.is_err() {
             instance.unroute(&native);
-            let _ = instance.link.release(&self.claim_name(&agent, &native)).await;
             let silent = matches!(&outcome, Err(StartFailure::Ours(error)) if error.code == Code::AgentTimeout);
+            if silent || kept {
+                // It may open it yet, or has it as before.
+                instance.keep(&native);
+            } else {
+                let _ = instance.link.release(&self.claim_name(&agent, &native)).await;
+            }
             match &request.conn {
                 _ if silent => self.end_silent(&instance),
                 Some(conn) => self.set_aside(instance, conn),
@@ -97,12 +108,31 @@ impl Node {
         outcome
     }
 
+    /// An instance whose agent could not be told to let the session go: it opens it again, or is
+    /// gone before anybody else does.
+    async fn reserve_keeper(
+        &self,
+        agent: &AgentConfig,
+        native: &str,
+    ) -> Result<Option<Arc<Instance>>, StartFailure> {
+        let Some(keeper) = self.keeper(agent, native) else { return Ok(None) };
+        // Its place may be taken by now, but the agent has the session in any case.
+        if keeper.reserve(usize::MAX) {
+            return Ok(Some(keeper));
+        }
+        self.wait_gone(&keeper).await.map(|()| None)
+    }
+
     /// The instance that had the session last is proven gone before anybody else gets it.
     async fn wait_for_previous(&self, request: &OpenRequest) -> Result<(), StartFailure> {
         let Some(previous) = &request.previous else { return Ok(()) };
         if previous.has_ended().is_none() {
             return Ok(());
         }
+        self.wait_gone(previous).await
+    }
+
+    async fn wait_gone(&self, previous: &Instance) -> Result<(), StartFailure> {
         let limit = Duration::from_millis(self.limits.agent_open_ms);
         tokio::time::timeout(limit, previous.wait_gone()).await.map_err(|_| {
             let text = "processes of the instance that had this session are still there";

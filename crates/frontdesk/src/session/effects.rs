@@ -19,6 +19,15 @@ use crate::node::OpenRequest;
 /// Pause before a failed write is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// What carrying out effects brought to light.
+#[derive(Debug, Default)]
+struct Found {
+    /// Clients whose outbox is full.
+    full: Vec<ConnId>,
+    /// The stuck turn holds up nobody else: its instance may be ended.
+    hopeless: bool,
+}
+
 impl Lane {
     /// Carries out effects in order; everything appended up to the next wait is written in one go,
     /// before anything that was said after it.
@@ -34,13 +43,16 @@ impl Lane {
                 }
             }
             self.write().await;
-            let mut full = Vec::new();
+            let mut found = Found::default();
             for effect in segment {
-                self.perform(effect, &mut full).await;
+                self.perform(effect, &mut found).await;
             }
             let now = self.node.now();
-            for conn in full {
+            for conn in found.full {
                 rest.extend(self.session.handle(Input::Lagging { conn }, now));
+            }
+            if found.hopeless {
+                rest.extend(self.session.handle(Input::Unload { why: CloseWhy::Stuck }, now));
             }
         }
     }
@@ -76,7 +88,7 @@ impl Lane {
         }
     }
 
-    async fn perform(&mut self, effect: Effect, full: &mut Vec<ConnId>) {
+    async fn perform(&mut self, effect: Effect, found: &mut Found) {
         match effect {
             Effect::Append(_) => {}
             Effect::Sync => self.sync().await,
@@ -85,8 +97,8 @@ impl Lane {
                 if let Some(hop) = &hop {
                     to.expect(hop, &self.handle);
                 }
-                if to.send(frame) == Pushed::Full && hop.is_none() && !full.contains(&conn) {
-                    full.push(conn);
+                if to.send(frame) == Pushed::Full && hop.is_none() && !found.full.contains(&conn) {
+                    found.full.push(conn);
                 }
             }
             Effect::Answer { conn, id, frame } => {
@@ -129,6 +141,11 @@ impl Lane {
             }
             Effect::Open { conn, how, params } => self.open(conn, how, params),
             Effect::Shut { why } => self.shut(why),
+            Effect::EndStuck => {
+                let key = self.handle.key();
+                let instance = self.instance.as_deref();
+                found.hopeless = instance.is_some_and(|i| !self.node.has_turn(i, Some(key)));
+            }
             Effect::Joined { conn } => {
                 if let Some(conn) = self.conns.get(&conn) {
                     conn.join(&self.handle);

@@ -143,9 +143,10 @@ impl World {
                 Effect::Forget { conn, hop } => {
                     self.hops.entry(hop).or_default().remove(&conn.0);
                 }
-                Effect::Open { .. } | Effect::Shut { .. } | Effect::CatchUp { .. } => {
-                    self.work.push(effect)
-                }
+                Effect::Open { .. }
+                | Effect::Shut { .. }
+                | Effect::CatchUp { .. }
+                | Effect::EndStuck => self.work.push(effect),
                 Effect::Tell { .. }
                 | Effect::Sync
                 | Effect::CancelSent(_)
@@ -336,6 +337,9 @@ impl World {
                 self.agent_waits.clear();
                 self.step(Input::Closed);
             }
+            // Else another session of the instance has a turn.
+            Effect::EndStuck if well => self.step(Input::Unload { why: CloseWhy::Stuck }),
+            Effect::EndStuck => {}
             Effect::CatchUp { conn, from, .. } => {
                 let seq = if well { self.last_seq } else { from };
                 self.step(Input::CaughtUp { conn, seq });

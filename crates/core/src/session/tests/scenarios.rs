@@ -205,10 +205,29 @@ fn an_agent_that_never_ends_a_cancelled_turn_is_unloaded_and_the_waiting_prompt_
     bench.wait(10_000);
     bench.prompt(1, "4", "y");
     let effects = bench.wait(50_000);
-    assert_eq!(words(&effects), ["write turn_ended", "answer c1 4 -31011", "shut stuck"]);
+    assert_eq!(words(&effects), ["write turn_ended", "answer c1 4 -31011", "end-stuck"]);
+    let effects = bench.run(Input::Unload { why: CloseWhy::Stuck });
+    assert_eq!(words(&effects), ["shut stuck"]);
     assert_eq!(words(&bench.run(Input::Closed)), ["write closed", "sync"]);
     // The client stays: its next prompt loads the session again.
     assert_eq!(words(&bench.prompt(1, "5", "z")), ["write turn_queued", "open"]);
+}
+
+#[test]
+fn a_stuck_turn_that_may_not_be_ended_is_looked_at_again_and_its_late_answer_frees_the_session() {
+    let mut bench = Bench::live();
+    let tag = sent(&bench.prompt(1, "3", "x"));
+    bench.run(Input::Cancel { conn: ConnId(1) });
+    bench.wait(10_000);
+    assert_eq!(words(&bench.wait(50_000)), ["end-stuck"]);
+    assert_eq!(words(&bench.prompt(1, "4", "y")), ["write turn_queued"]);
+    let effects = bench.wait(60_000);
+    assert_eq!(words(&effects), ["write turn_ended", "answer c1 4 -31011", "end-stuck"]);
+    assert_eq!(words(&end_turn(&mut bench, tag)), ["write note"]);
+    // The shell's word comes too late.
+    let nothing: [&str; 0] = [];
+    assert_eq!(words(&bench.run(Input::Unload { why: CloseWhy::Stuck })), nothing);
+    assert_eq!(words(&bench.prompt(1, "5", "z")), ["write turn_started", "send session/prompt"]);
 }
 
 #[test]

@@ -16,6 +16,8 @@ use crate::desk::Desk;
 const SESSIONS: usize = 4;
 /// How often the daemon is killed.
 const ROUNDS: usize = 12;
+/// How often new sessions take the place of the old ones.
+const SETS: usize = 3;
 
 /// One session and the client that is in it.
 struct Seat {
@@ -40,49 +42,64 @@ fn take_seats(desk: &Desk, sessions: &[(String, String)]) -> Vec<Seat> {
 fn what_was_shown_is_there_after_a_kill_at_any_moment() {
     let mut chance = Chance::new("what_was_shown_is_there_after_a_kill");
     let mut desk = demo_desk().open();
-    let mut maker = client(&desk);
-    let sessions: Vec<(String, String)> = (0..SESSIONS)
-        .map(|_| {
-            let session = new_session(&desk, &mut maker);
-            let native = native(&mut maker, &session);
-            (session, native)
-        })
-        .collect();
-    for (session, _) in &sessions {
-        turn(&mut maker, session, "say begin");
+    // New sessions now and then: a history of thousands of items only makes the test slow.
+    for set in 0..SETS {
+        let sessions = begin_sessions(&desk);
+        for round in 0..ROUNDS / SETS {
+            kill_while_streaming(&mut desk, &sessions, &mut chance, set * SETS + round);
+        }
+        load_all(&desk, &sessions);
     }
-    drop(maker);
-    for round in 0..ROUNDS {
-        let mut seats = take_seats(&desk, &sessions);
-        for (at, seat) in seats.iter_mut().enumerate() {
-            // Two prompts each: one runs and one waits when the daemon dies.
-            let id = seat.session.clone();
-            let _ = begin_prompt(
-                &mut seat.client,
-                &id,
-                &format!("# r{round} s{at}\nstream 60 every 4"),
-            );
-            let _ = begin_prompt(&mut seat.client, &id, &format!("# r{round} s{at} b\nstream 5"));
-        }
-        chance.pause(400);
-        desk.kill9();
-        for seat in &mut seats {
-            assert!(seat.client.wait_exit(SOON).is_some(), "a shim outlives its daemon");
-        }
-        desk.start();
-        for (_, native) in &sessions {
-            for (how, pid) in openings(&store(&desk), native) {
-                assert!(!agent_lives(pid), "round {round}: {pid} ({how}) lives after the restart");
-            }
-        }
-        assert_eq!(desk.instances(), 0, "round {round}: {:?}", desk.processes());
-        let mut looker = client(&desk);
-        for seat in &seats {
-            check_after(&mut looker, seat, round);
+}
+
+/// Sessions of one turn each: public and native ids.
+fn begin_sessions(desk: &Desk) -> Vec<(String, String)> {
+    let mut maker = client(desk);
+    let make = |_| {
+        let session = new_session(desk, &mut maker);
+        let native = native(&mut maker, &session);
+        turn(&mut maker, &session, "say begin");
+        (session, native)
+    };
+    (0..SESSIONS).map(make).collect()
+}
+
+fn kill_while_streaming(
+    desk: &mut Desk,
+    sessions: &[(String, String)],
+    chance: &mut Chance,
+    round: usize,
+) {
+    let mut seats = take_seats(desk, sessions);
+    for (at, seat) in seats.iter_mut().enumerate() {
+        // Two prompts each: one runs and one waits when the daemon dies.
+        let id = seat.session.clone();
+        for words in ["stream 60 every 4", "stream 5"] {
+            let words = format!("# r{round} s{at}\n{words}");
+            let _ = begin_prompt(&mut seat.client, &id, &words);
         }
     }
-    // A whole look at the end: everything can be loaded, and goes on.
-    for seat in &mut take_seats(&desk, &sessions) {
+    chance.pause(400);
+    desk.kill9();
+    for seat in &mut seats {
+        assert!(seat.client.wait_exit(SOON).is_some(), "a shim outlives its daemon");
+    }
+    desk.start();
+    for (_, native) in sessions {
+        for (how, pid) in openings(&store(desk), native) {
+            assert!(!agent_lives(pid), "round {round}: {pid} ({how}) lives after the restart");
+        }
+    }
+    assert_eq!(desk.instances(), 0, "round {round}: {:?}", desk.processes());
+    let mut looker = client(desk);
+    for seat in &seats {
+        check_after(&mut looker, seat, round);
+    }
+}
+
+/// Everything can be loaded, whole, and goes on.
+fn load_all(desk: &Desk, sessions: &[(String, String)]) {
+    for seat in &mut take_seats(desk, sessions) {
         let id = seat.session.clone();
         turn(&mut seat.client, &id, "say the end");
         let records = log(&mut seat.client, &id);
@@ -92,7 +109,7 @@ fn what_was_shown_is_there_after_a_kill_at_any_moment() {
         assert_eq!(last.as_deref(), Some("agent:the end"));
         same(&found, &wanted[..wanted.len() - 2], "a load after the last kill");
         let claims = of_kind(&records, "claimed").len();
-        assert_eq!(claims, openings(&store(&desk), &seat.native).len(), "one opening a claim");
+        assert_eq!(claims, openings(&store(desk), &seat.native).len(), "one opening a claim");
     }
 }
 

@@ -11,6 +11,7 @@ mod kills;
 mod outside;
 mod races;
 mod returns;
+mod shared;
 mod streams;
 mod turns;
 

@@ -244,8 +244,12 @@ fn a_stop_while_an_agent_starts_waits_for_nobody() {
         let mut quick = client_of(&desk, "quick", refuse_all());
         let session = new_session(&desk, &mut quick);
         turn(&mut quick, &session, "say hello");
-        let mut one = client(&desk);
-        let made = one.begin("session/new", place(&desk, None));
+        // An endpoint of its own would start the agent to answer `initialize`.
+        let mut one = desk.acp_unbound(refuse_all());
+        one.initialize(json!({}));
+        let mut params = place(&desk, None);
+        params["_meta"] = json!({ "frontdesk": { "agent": "demo" } });
+        let made = one.begin("session/new", params);
         std::thread::sleep(Duration::from_millis(250));
         let began = Instant::now();
         assert!(desk.stop().success());
