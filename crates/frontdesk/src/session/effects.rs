@@ -65,7 +65,7 @@ impl Lane {
                     self.unwritten.clear();
                     self.behind = false;
                     if !ticket.is_settled() {
-                        self.ticket = Some(ticket);
+                        self.tickets.push(ticket);
                     }
                 }
                 Err(error) => {
@@ -80,7 +80,7 @@ impl Lane {
     }
 
     pub(super) async fn sync(&mut self) {
-        while let Some(ticket) = self.ticket.take() {
+        for ticket in std::mem::take(&mut self.tickets) {
             if let Err(error) = ticket.synced().await {
                 tracing::error!(session = %self.handle.key(), %error, "failed to sync the commit log");
                 tokio::time::sleep(RETRY).await;

@@ -101,7 +101,7 @@ async fn begin(
         conns: HashMap::new(),
         sent: HashMap::new(),
         unwritten: Vec::new(),
-        ticket: None,
+        tickets: Vec::new(),
         behind: false,
         entombed: false,
     };
@@ -127,7 +127,8 @@ pub(super) struct Lane {
     /// Requests at the agent: our tag to the id on the wire.
     pub(super) sent: HashMap<Tag, u64>,
     pub(super) unwritten: Vec<Record>,
-    pub(super) ticket: Option<Ticket>,
+    /// Rounds of the commit log that nobody has waited for yet.
+    pub(super) tickets: Vec<Ticket>,
     /// The journal could not be written: the disk is full or gone.
     pub(super) behind: bool,
     pub(super) entombed: bool,
