@@ -7,7 +7,7 @@
 //! - `agent`: starts the agent, knows its group and how it ended.
 //! - `run`: the loop; `ending`: from the first TERM to the proof that nothing is left.
 //! - `conn`: one daemon connection; `input`: numbered frames on their way to the agent.
-//! - `spool`: the files; [`claim`]: claim files; [`record`]: what a later daemon must know.
+//! - `spool`: the files; `slim`: keeps the process small; [`claim`]: claim files; [`record`]: what a later daemon must know.
 //!
 //! The daemon's end is `agent::link`; the language is `frontdesk_core::hold`.
 
@@ -18,6 +18,7 @@ mod ending;
 mod input;
 pub mod record;
 mod run;
+mod slim;
 mod spool;
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,7 @@ use super::conn::{Conn, Fresh, News};
 use super::ending::Phase;
 use super::input::{Answer, Input, OutOfOrder, Pumped};
 use super::record::{RECORD_FILE, Record, SOCKET_FILE};
+use super::slim::Slim;
 use super::spool::{Spool, Tail};
 use super::{HoldError, HolderSpec, full_text, make_folders, on_path, on_system};
 use crate::agent::proc;
@@ -61,6 +62,7 @@ pub(super) struct Holder {
     alone_since: Option<Instant>,
     /// The last sign of life: output, or the end of the first process.
     life_at: Instant,
+    slim: Slim,
     /// For what the agent writes.
     from_agent: Vec<u8>,
     /// For what daemons write.
@@ -71,6 +73,8 @@ pub(super) struct Holder {
 
 /// What `poll` found.
 struct Ready {
+    /// Whether it found anything.
+    any: bool,
     signals: bool,
     listener: bool,
     stdin: PollFlags,
@@ -153,6 +157,7 @@ impl Holder {
             is_dismissed: false,
             alone_since: Some(now),
             life_at: now,
+            slim: Slim::new(now),
             from_agent: vec![0; PIECE_BYTES_MAX],
             from_daemon: vec![0; PIECE_BYTES_MAX],
             scratch: vec![0; PIECE_BYTES_MAX + 1],
@@ -172,6 +177,9 @@ impl Holder {
             }
             let ready = self.wait(now)?;
             let now = Instant::now();
+            if ready.any {
+                self.slim.heard(now);
+            }
             for (index, flags) in ready.conns.iter().enumerate() {
                 if flags.contains(PollFlags::POLLOUT)
                     && let Some(conn) = &mut self.conns[index]
@@ -230,6 +238,7 @@ impl Holder {
         }
         self.news.exit = self.agent.exit;
         self.conns.iter_mut().flatten().for_each(|conn| conn.be_on_time(now));
+        self.slim.be_on_time(now, &mut self.scratch);
         // A pipe that outlives all of the agent belongs to nobody: what is in it is taken, then it
         // is closed.
         if matches!(self.phase, Phase::Gone { .. }) && self.agent.stdout.is_some() {
@@ -278,15 +287,17 @@ impl Holder {
             let flags = if conn.is_behind { read | PollFlags::POLLOUT } else { read };
             add(&mut fds, Some(conn.fd()), flags)
         });
-        match poll(&mut fds, self.timeout(now)) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+        let any = match poll(&mut fds, self.timeout(now)) {
+            Ok(count) => count > 0,
+            Err(nix::errno::Errno::EINTR) => false,
             Err(error) => return Err(on_system("wait for something to do")(error)),
-        }
+        };
         let found = |index: Option<usize>| {
             let fd = index.and_then(|index| fds.get(index));
             fd.and_then(PollFd::revents).unwrap_or(PollFlags::empty())
         };
         Ok(Ready {
+            any,
             signals: !found(signals).is_empty(),
             listener: !found(listener).is_empty(),
             stdin: found(stdin),
@@ -305,7 +316,9 @@ impl Holder {
         };
         let retry = (!self.unspooled.is_empty()).then_some(self.retry_at);
         let late = self.conns.iter().flatten().filter_map(Conn::due).min();
-        let dues = [self.phase.due(), self.orphan_due(), self.silence_due(), retry, farewell, late];
+        let slim = self.slim.due();
+        let dues =
+            [self.phase.due(), self.orphan_due(), self.silence_due(), retry, farewell, late, slim];
         let Some(due) = dues.into_iter().flatten().min() else { return PollTimeout::NONE };
         // Rounded up, so that the deadline has passed when `poll` returns.
         let wait = due.saturating_duration_since(now).as_micros().div_ceil(1000);

@@ -172,6 +172,13 @@ fn lines(events: &[LinkEvent]) -> Vec<String> {
     events.iter().filter(|event| matches!(event, LinkEvent::Line { .. })).map(text).collect()
 }
 
+/// A line of `/proc/PID/status`, in KiB.
+fn memory_kib(pid: i32, what: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = tokio::time::Instant::now();
     while !is_so() {

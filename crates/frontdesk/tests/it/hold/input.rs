@@ -28,12 +28,6 @@ async fn frames_go_through_and_are_accepted_in_order() {
     assert!(matches!(after, Err(LinkError::HolderLost)), "{after:?}");
 }
 
-fn memory_kib(pid: i32, what: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
 #[tokio::test]
 async fn a_frame_of_64_mib_goes_both_ways_through_a_small_holder() {
     let place = Place::new(&["cat"]);

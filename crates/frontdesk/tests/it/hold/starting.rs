@@ -138,3 +138,24 @@ async fn processes_files_and_environment_are_as_promised() {
     has_left(&place, &desk).await;
     assert!(place.data("out.spool").exists(), "spools are the daemon's to remove");
 }
+
+#[tokio::test]
+async fn in_a_silence_what_is_mapped_is_given_back_and_comes_again_when_needed() {
+    let place = Place::new(&["cat"]);
+    let mut desk = place.start().await;
+    let holder = desk.holder().pid;
+    for round in 0..3 {
+        for number in round * 20 + 1..=round * 20 + 20 {
+            desk.send(number, format!("frame {number}")).await;
+            assert_eq!(desk.line().await, format!("frame {number}"));
+        }
+        let small = || memory_kib(holder, "VmRSS:") + 1024 <= memory_kib(holder, "VmHWM:");
+        eventually("pages are given back", small).await;
+        let (peak, now) = (memory_kib(holder, "VmHWM:"), memory_kib(holder, "VmRSS:"));
+        println!("holder: {peak} KiB at most, {now} KiB in silence {round}");
+        // An unoptimized program is larger.
+        assert!(cfg!(debug_assertions) || now <= 3 << 10, "{now} KiB");
+    }
+    desk.stop(1000).await;
+    has_left(&place, &desk).await;
+}
