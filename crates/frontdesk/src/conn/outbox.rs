@@ -84,6 +84,13 @@ impl Outbox {
         }
     }
 
+    /// Whether everything that was pushed has been written.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let state = lock(&self.state);
+        state.closed || (state.frames.is_empty() && state.bytes == 0)
+    }
+
     /// No more frames; what waits is dropped.
     pub fn close(&self) {
         let mut state = lock(&self.state);

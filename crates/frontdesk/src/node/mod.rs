@@ -36,6 +36,9 @@ use directory::Directory;
 use lists::Lists;
 pub use open::OpenRequest;
 
+/// How long the last answers of a stopping daemon may take to be made and read.
+const LAST_ANSWERS: Duration = Duration::from_secs(2);
+
 /// The running daemon.
 #[derive(Debug)]
 pub struct Node {
@@ -367,6 +370,16 @@ impl Node {
         let _ = self.stop.subscribe().wait_for(Option::is_some).await;
     }
 
+    /// Every request gets its answer before the connections end, as long as clients take them.
+    async fn answer_the_rest(&self) {
+        let until = tokio::time::Instant::now() + LAST_ANSWERS;
+        let owes =
+            || lock(&self.conns).values().any(|c| c.open_requests() > 0 || !c.outbox.is_idle());
+        while owes() && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Ends everything: running turns get `drain_s` and are closed as cancelled, agents and holders
     /// are ended.
     pub async fn drain(&self) {
@@ -396,6 +409,7 @@ impl Node {
                 tracing::error!(instance = %instance.id, "an agent could not be ended");
             }
         }
+        self.answer_the_rest().await;
         for conn in lock(&self.conns).values() {
             conn.outbox.finish();
         }

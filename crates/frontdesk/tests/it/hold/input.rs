@@ -78,7 +78,7 @@ async fn a_number_seen_before_is_answered_and_not_written_again() {
 
 #[tokio::test]
 async fn an_agent_that_does_not_read_blocks_nobody() {
-    let place = Place::sh("echo up; read go; cat >/dev/null; echo read all; sleep 1000");
+    let place = Place::sh("echo up; sleep 1000");
     let mut desk = place.start().await;
     assert_eq!(desk.line().await, "up");
     for number in 1..=20 {
