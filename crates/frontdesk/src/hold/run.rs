@@ -238,7 +238,6 @@ impl Holder {
         }
         self.news.exit = self.agent.exit;
         self.conns.iter_mut().flatten().for_each(|conn| conn.be_on_time(now));
-        self.slim.be_on_time(now, &mut self.scratch);
         // A pipe that outlives all of the agent belongs to nobody: what is in it is taken, then it
         // is closed.
         if matches!(self.phase, Phase::Gone { .. }) && self.agent.stdout.is_some() {
@@ -271,7 +270,9 @@ impl Holder {
         all_told && self.news.eof.is_some_and(|end| self.out.start() >= end)
     }
 
-    fn wait(&self, now: Instant) -> Result<Ready, HoldError> {
+    fn wait(&mut self, now: Instant) -> Result<Ready, HoldError> {
+        // Last of all, since whatever runs behind it needs its pages again.
+        self.slim.be_on_time(now, &mut self.scratch);
         let mut fds = Vec::with_capacity(5 + CONNS_MAX);
         let read = PollFlags::POLLIN;
         let signals = add(&mut fds, Some(self.signals.as_fd()), read);

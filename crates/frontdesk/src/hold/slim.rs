@@ -60,7 +60,9 @@ fn after_silence(now: Instant) -> Option<Instant> {
 fn drop_file_pages(scratch: &mut [u8]) {
     let length = read_list(scratch);
     let text = String::from_utf8_lossy(&scratch[..length]);
-    for range in unchanged(&text) {
+    // All of them first: choosing would bring pages back that were dropped already.
+    let ranges: Vec<_> = unchanged(&text).collect();
+    for range in ranges {
         let _ = drop_pages(range);
     }
 }

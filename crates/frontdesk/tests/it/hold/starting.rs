@@ -149,12 +149,12 @@ async fn in_a_silence_what_is_mapped_is_given_back_and_comes_again_when_needed()
             desk.send(number, format!("frame {number}")).await;
             assert_eq!(desk.line().await, format!("frame {number}"));
         }
-        let small = || memory_kib(holder, "VmRSS:") + 1024 <= memory_kib(holder, "VmHWM:");
+        // An unoptimized program's code lies far apart, so that more of it comes back at once.
+        let limit = if cfg!(debug_assertions) { memory_kib(holder, "VmHWM:") / 2 } else { 3 << 10 };
+        let small = || memory_kib(holder, "VmRSS:") <= limit;
         eventually("pages are given back", small).await;
         let (peak, now) = (memory_kib(holder, "VmHWM:"), memory_kib(holder, "VmRSS:"));
         println!("holder: {peak} KiB at most, {now} KiB in silence {round}");
-        // An unoptimized program is larger.
-        assert!(cfg!(debug_assertions) || now <= 3 << 10, "{now} KiB");
     }
     desk.stop(1000).await;
     has_left(&place, &desk).await;
