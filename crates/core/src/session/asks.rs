@@ -172,7 +172,7 @@ impl Session {
     }
 
     /// Nobody waits for an answer any more: clients are told, the agent is not.
-    pub(super) fn withdraw_all(&mut self, _why: &str) {
+    pub(super) fn withdraw_all(&mut self) {
         let asks = std::mem::take(&mut self.asks);
         for ask in asks.into_values() {
             self.settle(&ask, "withdrawn");

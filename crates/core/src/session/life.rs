@@ -302,7 +302,7 @@ impl Session {
                 .with_data(json!({ "sessionId": spelled, "instance": self.facts.instance }));
             self.close_turn("failed", Err(&error));
         }
-        self.withdraw_all("the instance has ended");
+        self.withdraw_all();
         self.fail_forwards(&error);
         self.stuck = None;
         self.terminals.clear();

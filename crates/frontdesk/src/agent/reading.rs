@@ -135,7 +135,7 @@ async fn fail(pending: Option<Pending>, error: WireError) {
     }
 }
 
-/// Text on stdout that is no message: kept in a bounded file for people.
+/// Text on stdout that is no message: counted, and the first of it told in the debug log.
 #[derive(Debug, Default)]
 struct Noise {
     bytes: u64,
