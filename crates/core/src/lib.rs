@@ -17,3 +17,4 @@ pub mod render;
 pub mod route;
 pub mod session;
 pub mod status;
+pub mod workspace;

@@ -105,6 +105,10 @@ limits! {
     journal_files: u32 = 256;
     /// Messages waiting in one session's lane.
     lane_messages: u32 = 1024;
+    /// Repositories watched for their branch at once; others are looked at from time to time.
+    watched_folders: u32 = 512;
+    /// How often a folder that is not watched is looked at for its branch, in milliseconds.
+    branch_poll_ms: u64 = 5_000;
 }
 
 #[cfg(test)]
@@ -123,6 +127,7 @@ mod tests {
             "connections",
             "frames",
             "files",
+            "folders",
             "rows",
             "pages",
             "lines",

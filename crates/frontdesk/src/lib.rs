@@ -14,3 +14,4 @@ pub mod paths;
 pub mod serve;
 pub mod session;
 pub mod shim;
+pub mod workspace;
