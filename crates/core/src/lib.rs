@@ -12,6 +12,8 @@ pub mod import;
 pub mod limits;
 pub mod lines;
 pub mod methods;
+pub mod names;
+pub mod policy;
 pub mod record;
 pub mod render;
 pub mod route;
