@@ -3,6 +3,7 @@
 //! Everything here is computable from its arguments; `frontdesk` does the waiting.
 
 pub mod agent;
+pub mod copy;
 pub mod envelope;
 pub mod errors;
 pub mod fold;

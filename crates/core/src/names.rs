@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::fold::{NameOrigin, View};
+use crate::fold::{NameOrigin, UpdateKind, View};
 
 /// Longest name that is made from a prompt, in characters.
 pub const AUTOMATIC_CHARS_MAX: usize = 60;
@@ -90,6 +90,12 @@ pub fn shown(view: &View) -> Option<&str> {
 #[must_use]
 pub fn given(view: &View) -> Option<&str> {
     view.name.as_deref().filter(|_| view.name_origin == Some(NameOrigin::Custom))
+}
+
+/// Whether an agent's update (its params) gives the session a title.
+#[must_use]
+pub fn is_title(params: &[u8]) -> bool {
+    matches!(UpdateKind::of(params), Some(UpdateKind::Info { title: Some(_) }))
 }
 
 #[cfg(test)]

@@ -9,8 +9,10 @@ use serde_json::Value;
 use crate::agent::ClientAbilities;
 use crate::envelope::{Frame, Message};
 use crate::errors::WireError;
+use crate::fold::{ApprovalMode, ClientInfo, ForkedFrom};
 use crate::ids::{ConnId, Epoch, Seq};
 use crate::record::{Kind, Record, Source};
+use crate::workspace::Workspace;
 
 /// The time, both ways: for records and for waiting.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +53,8 @@ pub struct AgentFacts {
     pub idle_unload_ms: u64,
     /// It loses sessions that are killed: never kill it over a stuck turn.
     pub loses_killed: bool,
+    /// The policy for questions of sessions that were told none, where the configuration has one.
+    pub approval: Option<ApprovalMode>,
 }
 
 /// An instance's id as text; empty when there is none.
@@ -80,15 +84,35 @@ pub struct Attach {
     pub params: Bytes,
 }
 
-/// A session that an agent has just made for a client.
+/// Who did something, as records name it.
 #[derive(Clone, Debug)]
-pub struct Born {
+pub struct By {
+    /// The client's own key.
+    pub client: Arc<str>,
+    /// What it calls itself.
+    pub name: Arc<str>,
+}
+
+/// The client that takes part in a session from its beginning.
+#[derive(Clone, Debug)]
+pub struct First {
     /// Who asked.
     pub client: Client,
     /// The request's id, as text.
     pub id: Box<str>,
     /// Public id: the key.
     pub spelling: Box<str>,
+}
+
+/// A session that an agent has just made.
+#[derive(Clone, Debug)]
+pub struct Born {
+    /// Who had it made.
+    pub by: By,
+    /// How that client named itself, where it said both name and version. Never of a fork.
+    pub client_info: Option<ClientInfo>,
+    /// The client that is answered and takes part; `None` where nobody does yet.
+    pub first: Option<First>,
     /// The agent's answer, with its own id in it.
     pub answer: Frame,
     /// Name of the agent's entry.
@@ -101,8 +125,21 @@ pub struct Born {
     pub additional_directories: Vec<String>,
     /// Parameters without secret values, JSON text.
     pub parameters: String,
-    /// The session this one was forked from.
-    pub forked_from: Option<String>,
+    /// The session this one was forked from. Its history follows as [`Input::Copied`].
+    pub forked_from: Option<ForkedFrom>,
+    /// The policy for questions that was asked for, before the configuration's.
+    pub approval: Option<ApprovalMode>,
+}
+
+/// A name that a person gives.
+#[derive(Clone, Debug)]
+pub struct Rename {
+    /// The name, checked ([`crate::names::custom`]).
+    pub name: String,
+    /// Who gives it.
+    pub by: Option<By>,
+    /// The caller's id of the command, where the face has one.
+    pub command_id: Option<String>,
 }
 
 /// What to do with the history that an agent replays while it loads.
@@ -257,6 +294,29 @@ pub enum Input {
     },
     /// The agent made this session.
     Born(Box<Born>),
+    /// A piece of the history that a fork begins with: params of updates, in the fork's own id.
+    Copied {
+        /// In order.
+        items: Vec<Bytes>,
+    },
+    /// The fork has its history: whoever asked for it is answered.
+    CopyEnded,
+    /// A person names the session.
+    Rename(Rename),
+    /// The policy for questions changes; what is open is settled by the new one.
+    Policy {
+        /// The new one.
+        mode: ApprovalMode,
+        /// The caller's id of the command, where the face has one.
+        command_id: Option<String>,
+    },
+    /// The session is put aside or taken back.
+    Archive {
+        /// Which of both.
+        archived: bool,
+    },
+    /// What git says of the session's folder.
+    Workspace(Workspace),
     /// An instance has been claimed and is about to be asked.
     Opening {
         /// The instance.
@@ -343,6 +403,12 @@ impl Input {
             | Self::Answer { .. }
             | Self::Stop { .. }
             | Self::Born(_)
+            | Self::Copied { .. }
+            | Self::CopyEnded
+            | Self::Rename(_)
+            | Self::Policy { .. }
+            | Self::Archive { .. }
+            | Self::Workspace(_)
             | Self::Opening { .. }
             | Self::Started { .. }
             | Self::StartFailed(_)

@@ -38,6 +38,12 @@ pub(super) async fn frontdesk(
         "_frontdesk/log" => return Some(log(&node, &conn, &frame, &params).await),
         "_frontdesk/agents" => Ok(agents(&node)),
         "_frontdesk/check" => check(&node, &conn, &params).await,
+        "_frontdesk/rename" | "_frontdesk/archive" | "_frontdesk/policy" | "_frontdesk/fork" => {
+            match row_of(&node, &conn, &frame) {
+                Ok(row) => super::keep::call(&node, &conn, row, &frame.method, &params).await,
+                Err(error) => Err(error),
+            }
+        }
         "_frontdesk/stop" => {
             node.request_stop(params["all"].as_bool().unwrap_or(false));
             Ok(json!({}))
@@ -101,6 +107,9 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     let mut result = row.to_json();
     result["additionalDirectories"] = json!(row.view.additional_directories);
     result["options"] = json!(row.view.options);
+    if let (Some(result), Value::Object(facts)) = (result.as_object_mut(), kept_facts(node, &row)) {
+        result.extend(facts);
+    }
     result["clients"] = json!([]);
     result["interactions"] = json!([]);
     if let Some(lane) = node.running_lane(row.key) {
@@ -117,6 +126,34 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
         result["agentInfo"] = greeted.result["agentInfo"].clone();
     }
     Ok(result)
+}
+
+/// What the journal has of a session besides its turns; what is unknown is left out.
+fn kept_facts(node: &Node, row: &Row) -> Value {
+    let view = &row.view;
+    let mut facts = json!({
+        "name": view.name,
+        "nameOrigin": view.name_origin,
+        "generatedName": view.generated_name,
+        "firstUserPrompt": view.first_user_prompt,
+        "branch": view.branch,
+        "worktree": view.worktree,
+        "modelId": view.model_id(),
+        "providerId": view.provider_id(),
+        "parent": view.parent,
+        "forkedFrom": view.forked_from,
+        "createdByClient": view.created_by_client,
+    });
+    if view.policy.is_some() {
+        facts["policy"] = super::keep::policy_json(node, row);
+    }
+    if view.archived {
+        facts["archived"] = json!(true);
+    }
+    if let Some(facts) = facts.as_object_mut() {
+        facts.retain(|_, value| !value.is_null());
+    }
+    facts
 }
 
 async fn log(

@@ -6,6 +6,7 @@
 mod agents;
 mod ext;
 mod initialize;
+mod keep;
 mod list;
 mod open;
 mod remove;

@@ -1,7 +1,7 @@
 //! The actor around the session machine.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,18 @@ use frontdesk_core::fold::View;
 use frontdesk_core::ids::{ConnId, Key};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
+use frontdesk_core::workspace::Workspace;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
-use super::{LaneHandle, LaneMsg};
+use super::{Copy, LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
 use crate::log::{Journal, LogError, Ticket};
 use crate::node::Node;
+use crate::workspace::Follow;
 
 /// Messages handled before effects are carried out: one write for all their records.
 const BATCH_MESSAGES: usize = 64;
@@ -43,8 +45,12 @@ pub enum Start {
         journal: Journal,
         /// The instance that has it.
         instance: Arc<Instance>,
-        /// The client that asked, and `Input::Born`: handled before anything else.
-        first: Box<(Arc<Conn>, Input)>,
+        /// The client that takes part from here on, and `Input::Born`: handled before anything else.
+        first: Box<(Option<Arc<Conn>>, Input)>,
+        /// The history that a fork begins with.
+        copy: Option<Copy>,
+        /// Told when all that the session begins with is durable.
+        ready: oneshot::Sender<()>,
     },
 }
 
@@ -72,9 +78,9 @@ async fn begin(
     mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
     start: Start,
 ) -> Result<Lane, LogError> {
-    let (journal, view, instance, first) = match start {
-        Start::Born { journal, instance, first } => {
-            (journal, View::default(), Some(instance), Some(*first))
+    let (journal, view, instance, birth) = match start {
+        Start::Born { journal, instance, first, copy, ready } => {
+            (journal, View::default(), Some(instance), Some((*first, copy, ready)))
         }
         Start::Journal(path) => {
             let log = node.log.clone();
@@ -104,12 +110,17 @@ async fn begin(
         tickets: Vec::new(),
         behind: false,
         entombed: false,
+        follow: None,
     };
-    if let Some((conn, input)) = first {
-        lane.conns.insert(conn.id, conn);
-        let effects = lane.session.handle(input, lane.node.now());
-        lane.carry_out(effects).await;
+    if let Some(((conn, born), copy, ready)) = birth {
+        lane.conns.extend(conn.map(|conn| (conn.id, conn)));
+        lane.handle_now(born).await;
+        if let Some(copy) = copy {
+            lane.copy(copy).await;
+            lane.handle_now(Input::CopyEnded).await;
+        }
         lane.publish();
+        let _ = ready.send(());
     }
     Ok(lane)
 }
@@ -132,6 +143,8 @@ pub(super) struct Lane {
     /// The journal could not be written: the disk is full or gone.
     pub(super) behind: bool,
     pub(super) entombed: bool,
+    /// The branch of its folder, from the first time that an instance has it.
+    follow: Option<Follow>,
 }
 
 impl Lane {
@@ -142,6 +155,7 @@ impl Lane {
             if self.may_rest() {
                 break;
             }
+            self.follow_workspace();
             let deadline = self.session.deadline_ms().map(|at| self.node.instant_of(at));
             alarm.set(deadline);
             let got = tokio::select! {
@@ -149,6 +163,10 @@ impl Lane {
                 got = self.rx.recv_many(&mut batch, BATCH_MESSAGES) => got,
                 () = alarm.rings() => {
                     batch.push(LaneMsg::Input(Input::Tick));
+                    1
+                }
+                workspace = news(self.follow.as_mut()) => {
+                    batch.push(LaneMsg::Input(Input::Workspace(workspace)));
                     1
                 }
                 // Somebody still holds a handle: look again later.
@@ -159,11 +177,23 @@ impl Lane {
             }
             let mut effects = Vec::new();
             let mut handled = Vec::new();
+            let mut promised = Vec::new();
             for message in batch.drain(..) {
                 if let LaneMsg::Client(_, Input::Attach(_)) = &message {
                     self.look_at_instance(&mut effects).await;
                 }
+                if let LaneMsg::Durable { inputs, done } = message {
+                    let now = self.node.now();
+                    for input in inputs {
+                        effects.extend(self.session.handle(input, now));
+                    }
+                    promised.push(done);
+                    continue;
+                }
                 self.take(message, &mut effects, &mut handled);
+            }
+            if !promised.is_empty() {
+                effects.push(Effect::Sync);
             }
             self.carry_out(effects).await;
             if let Some(instance) = &self.instance {
@@ -172,11 +202,26 @@ impl Lane {
                 }
             }
             self.publish();
+            for done in promised {
+                let _ = done.send(());
+            }
             if self.entombed {
                 break;
             }
         }
         self.finish().await;
+    }
+
+    /// From the first time on that an instance has the session its folder's branch is followed;
+    /// what waits already comes first.
+    fn follow_workspace(&mut self) {
+        if self.follow.is_some() || !self.rx.is_empty() {
+            return;
+        }
+        let cwd = &self.session.view().cwd;
+        if matches!(self.session.phase(), Phase::Live) && !cwd.is_empty() {
+            self.follow = Some(self.node.workspaces.follow(Path::new(cwd)));
+        }
     }
 
     /// Before somebody joins: an instance whose process has just died is not joined any more, also
@@ -233,6 +278,8 @@ impl Lane {
                 }
                 input
             }
+            // Taken before, because somebody waits for its end.
+            LaneMsg::Durable { .. } => return,
             LaneMsg::Describe(tx) => {
                 let _ = tx.send(self.describe());
                 return;
@@ -393,6 +440,14 @@ async fn refuse_all(mut rx: mpsc::Receiver<LaneMsg>) {
         };
         let error = WireError::new(Code::Storage, "the session's journal could not be opened");
         conn.answer(&id, Err(&error));
+    }
+}
+
+/// What git says of the followed folder, when that changes; for ever if none is followed.
+async fn news(follow: Option<&mut Follow>) -> Workspace {
+    match follow {
+        Some(follow) => follow.changed().await,
+        None => std::future::pending().await,
     }
 }
 

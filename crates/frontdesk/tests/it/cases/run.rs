@@ -343,7 +343,7 @@ impl Run {
         if let (Some(id), Some(result)) = (answers, frame.get("result")) {
             let open = state.puppet(at)?.open.iter().find(|(open, _, _)| *open == id).cloned();
             let session = match &open {
-                Some((_, method, _)) if method == "session/new" => {
+                Some((_, method, _)) if method == "session/new" || method == "session/fork" => {
                     let made = result["sessionId"].as_str().map(str::to_owned);
                     keep_new(&mut state, at, made.as_deref(), &id)?;
                     made

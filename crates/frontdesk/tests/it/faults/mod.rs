@@ -7,6 +7,7 @@
 
 mod homes;
 mod idle;
+mod keep;
 mod kills;
 mod outside;
 mod races;
