@@ -24,6 +24,7 @@ mod replay;
 mod scan;
 mod slot;
 mod snapshot;
+mod space;
 mod tail;
 #[cfg(test)]
 mod testing;
@@ -40,6 +41,7 @@ use frontdesk_core::limits::Limits;
 use frontdesk_core::record::Record;
 use jiff::Timestamp;
 use jiff::tz::Offset;
+use tokio::sync::watch;
 
 pub use self::journal::{Journal, Ticket};
 pub use self::params::Params;
@@ -48,10 +50,12 @@ pub use self::redact::redact;
 pub use self::replay::Replayed;
 pub use self::scan::{Found, scan};
 pub use self::snapshot::Snapshot;
+pub use self::space::Health;
 
 use self::commit::{Committer, Retiring};
 use self::disk::{Disk, OsDisk};
 use self::slot::Shared;
+use self::space::Space;
 
 /// Name of the journal in its session's folder.
 pub const JOURNAL_NAME: &str = "journal.jsonl";
@@ -168,7 +172,7 @@ pub struct Log {
 }
 
 struct Threads {
-    commit: JoinHandle<Option<Retiring>>,
+    commit: JoinHandle<(Option<Retiring>, commit::Outcome)>,
     flush: JoinHandle<()>,
 }
 
@@ -195,7 +199,8 @@ impl Log {
         }
         let params = Params::open(data)?;
         let (replayed, left) = replay::replay(&commit, &sessions)?;
-        let shared = Arc::new(Shared::new(disk, sessions, limits));
+        let space = Space::new(data, limits.reserve_bytes);
+        let shared = Arc::new(Shared::new(disk, sessions, space, limits));
         shared.take_over(&left);
         let committer = Committer::new(Arc::clone(&shared), commit.clone(), left.next, limits);
         let commit = spawn("commit-log", &commit, move || committer.run())?;
@@ -278,6 +283,13 @@ impl Log {
             disk::replace(path, &line, disk::Care::Truth)?;
             disk::sync_folders(disk::parent(path), &self.shared.sessions)
         };
+        let write = || loop {
+            match write() {
+                // A delete makes room: it may have what it needs out of the reserve.
+                Err(error) if disk::is_full(&error) && self.shared.space.lend(line.len() as u64) => {}
+                other => return other,
+            }
+        };
         let slot = self.shared.slots.slot(key, path);
         slot.entomb(write).map_err(LogError::io("entomb", path))?;
         // The commit log may still hold what was deleted.
@@ -298,6 +310,25 @@ impl Log {
         &self.shared.sessions
     }
 
+    /// How the log is: whether the disk is full, whether syncs fail.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.space.now()
+    }
+
+    /// Follows how the log is.
+    #[must_use]
+    pub fn follow_health(&self) -> watch::Receiver<Health> {
+        self.shared.space.health()
+    }
+
+    /// Whether a session's journal is behind what happens in it: the log is, or its last append
+    /// failed.
+    #[must_use]
+    pub fn is_behind(&self, key: Key) -> bool {
+        self.health().is_behind() || self.shared.space.is_stuck(key)
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -314,21 +345,21 @@ impl Log {
     /// is closing once.
     ///
     /// # Errors
-    /// If a journal could not be synced; the commit log is then kept.
+    /// If something could not be synced; the commit log is then kept.
     pub fn close(&self) -> Result<(), LogError> {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(threads) = threads else { return Ok(()) };
+        self.shared.space.close();
         self.shared.commit.stop();
-        if let Ok(Some(file)) = threads.commit.join() {
+        // A thread that panicked has said so; what it owed is found by the next start.
+        let (file, committed) = threads.commit.join().unwrap_or((None, Ok(())));
+        if let Some(file) = file {
             self.shared.flush.retire(file);
         }
         self.shared.flush.stop();
-        // A thread that panicked has said so; what it owed is found by the next start.
         let _ = threads.flush.join();
-        match self.shared.flush.failure() {
-            None => Ok(()),
-            Some(failure) => Err(LogError::Sync(failure)),
-        }
+        let flushed = self.shared.flush.failure().map_or(Ok(()), Err);
+        committed.and(flushed).map_err(LogError::Sync)
     }
 
     /// The key that a journal's folder names.
@@ -368,6 +399,8 @@ fn len_of(file: &fs::File, path: &Path) -> Result<u64, LogError> {
     file.metadata().map(|meta| meta.len()).map_err(LogError::io("look at", path))
 }
 
+#[cfg(test)]
+mod durable_tests;
 #[cfg(test)]
 mod tests;
 
