@@ -108,6 +108,11 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     )
 }
 
+/// Whether an error says that nothing may be written there.
+pub(super) fn is_refused(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
+}
+
 /// The folder a file is in.
 pub(super) fn parent(path: &Path) -> &Path {
     path.parent().unwrap_or(path)

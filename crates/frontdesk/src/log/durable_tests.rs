@@ -304,7 +304,11 @@ async fn what_was_told_is_there_wherever_the_machine_stops() {
                 assert!(there.is_sorted_by(|a, b| a < b), "behind {at}: {there:?}");
                 let told = picture.told.iter().filter(|(of, _)| *of == key(number));
                 for (_, seq) in told {
-                    assert!(there.contains(seq), "behind {at}: {seq} is not in {there:?}: {}", shown(&trace[..=at]));
+                    assert!(
+                        there.contains(seq),
+                        "behind {at}: {seq} is not in {there:?}: {}",
+                        shown(&trace[..=at])
+                    );
                 }
             }
         }

@@ -13,6 +13,7 @@
 //! them is to be deleted. At start [`Log::open`] plays the commit log into journals that lack its
 //! records.
 
+mod check;
 mod commit;
 mod disk;
 mod flush;
@@ -43,6 +44,7 @@ use jiff::Timestamp;
 use jiff::tz::Offset;
 use tokio::sync::watch;
 
+pub use self::check::{Checked, check, in_words, repair};
 pub use self::journal::{Journal, Ticket};
 pub use self::params::Params;
 pub use self::reader::{Damage, LINE_BYTES_MAX, Reader, What};
@@ -286,7 +288,8 @@ impl Log {
         let write = || loop {
             match write() {
                 // A delete makes room: it may have what it needs out of the reserve.
-                Err(error) if disk::is_full(&error) && self.shared.space.lend(line.len() as u64) => {}
+                Err(error)
+                    if disk::is_full(&error) && self.shared.space.lend(line.len() as u64) => {}
                 other => return other,
             }
         };
@@ -316,10 +319,27 @@ impl Log {
         self.shared.space.now()
     }
 
+    /// Looks whether there is space, where nothing is written that could tell. Does not wait.
+    pub fn look_for_space(&self) {
+        self.shared.space.look();
+    }
+
     /// Follows how the log is.
     #[must_use]
     pub fn follow_health(&self) -> watch::Receiver<Health> {
         self.shared.space.health()
+    }
+
+    /// Follows whether agents are to wait with what they say: there is no room for it.
+    #[must_use]
+    pub fn follow_paused(&self) -> watch::Receiver<bool> {
+        self.shared.space.paused()
+    }
+
+    /// Whether a session's last append failed.
+    #[must_use]
+    pub fn is_stuck(&self, key: Key) -> bool {
+        self.shared.space.is_stuck(key)
     }
 
     /// Whether a session's journal is behind what happens in it: the log is, or its last append

@@ -170,6 +170,12 @@ impl Slot {
             Some(file) => (Arc::clone(file), false),
             None => {
                 let open = shared.disk.open_append(&self.path, false);
+                if open
+                    .as_ref()
+                    .is_err_and(|error| error.kind() == io::ErrorKind::ReadOnlyFilesystem)
+                {
+                    shared.space.refused();
+                }
                 (open.map_err(|error| Refused::Disk(0, error))?, true)
             }
         };

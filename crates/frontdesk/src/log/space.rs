@@ -37,6 +37,8 @@ const LEND_EXTRA_BYTES: u64 = 16 << 10;
 pub struct Health {
     /// There is no space: what is written comes out of the reserve.
     pub full: bool,
+    /// The data folder cannot be written: it is read-only, or not ours.
+    pub read_only: bool,
     /// What is written cannot be made durable at present, so nothing more is acknowledged.
     pub unsynced: bool,
 }
@@ -45,7 +47,7 @@ impl Health {
     /// Whether new work has to wait.
     #[must_use]
     pub fn is_behind(self) -> bool {
-        self.full || self.unsynced
+        self.full || self.read_only || self.unsynced
     }
 }
 
@@ -55,6 +57,8 @@ pub(super) struct Space {
     whole_bytes: u64,
     reserve: Mutex<Reserve>,
     told: watch::Sender<Health>,
+    /// Whether agents are to wait with what they say.
+    paused: watch::Sender<bool>,
     /// Journals whose last append failed.
     stuck: Mutex<HashSet<Key>>,
     stuck_count: AtomicUsize,
@@ -76,6 +80,7 @@ impl Space {
             whole_bytes,
             reserve: Mutex::default(),
             told: watch::Sender::new(Health::default()),
+            paused: watch::Sender::new(false),
             stuck: Mutex::default(),
             stuck_count: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
@@ -88,6 +93,7 @@ impl Space {
         match made {
             Ok(()) => {}
             Err(error) if disk::is_full(&error) => space.fill_up(),
+            Err(error) if disk::is_refused(&error) => space.refused(),
             Err(error) => {
                 tracing::warn!(path = %space.path.display(), %error, "failed to set the reserve aside");
             }
@@ -104,6 +110,11 @@ impl Space {
         self.told.subscribe()
     }
 
+    /// Follows whether agents are to wait with what they say.
+    pub(super) fn paused(&self) -> watch::Receiver<bool> {
+        self.paused.subscribe()
+    }
+
     pub(super) fn now(&self) -> Health {
         *self.told.borrow()
     }
@@ -114,6 +125,8 @@ impl Space {
             change(health);
             *health != before
         });
+        let behind = self.now().is_behind();
+        self.paused.send_if_modified(|paused| std::mem::replace(paused, behind) != behind);
     }
 
     /// Says whether rounds of the commit log come through.
@@ -159,6 +172,18 @@ impl Space {
         cut
     }
 
+    /// Tells that the folder cannot be written and has a thread look when it can be.
+    pub(super) fn refused(self: &Arc<Self>) {
+        if !self.now().read_only {
+            tracing::error!(
+                path = %self.path.display(),
+                "the data folder cannot be written: agents are not read and no prompts are taken until it can"
+            );
+        }
+        self.tell(|health| health.read_only = true);
+        self.start_watch();
+    }
+
     /// Tells that there is no space and has a thread look for some.
     fn fill_up(self: &Arc<Self>) {
         if !self.now().full {
@@ -168,6 +193,22 @@ impl Space {
             );
         }
         self.tell(|health| health.full = true);
+        self.start_watch();
+    }
+
+    /// Looks whether there is space, where nothing was written that could have told: an agent's
+    /// holder waits for space by itself, and then nothing comes.
+    pub(super) fn look(self: &Arc<Self>) {
+        let Some(folder) = self.path.parent() else { return };
+        if !self.now().full
+            && let Ok(found) = nix::sys::statvfs::statvfs(folder)
+            && found.blocks_available() * found.fragment_size() < LEND_EXTRA_BYTES
+        {
+            self.fill_up();
+        }
+    }
+
+    fn start_watch(self: &Arc<Self>) {
         let mut reserve = self.lock();
         if reserve.watched {
             return;
@@ -198,7 +239,10 @@ impl Space {
             reserve.watched = false;
             drop(reserve);
             tracing::info!("there is space on the disk again");
-            return self.tell(|health| health.full = false);
+            return self.tell(|health| {
+                health.full = false;
+                health.read_only = false;
+            });
         }
     }
 
