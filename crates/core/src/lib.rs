@@ -13,6 +13,7 @@ pub mod import;
 pub mod limits;
 pub mod lines;
 pub mod methods;
+pub mod msp;
 pub mod names;
 pub mod policy;
 pub mod record;

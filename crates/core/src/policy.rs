@@ -19,7 +19,7 @@ const CANCELLED: &str = r#"{"outcome":{"outcome":"cancelled"}}"#;
 #[must_use]
 pub fn effective(view: &View, agent_asks: bool) -> Option<&Policy> {
     let asks = view.has_asked || agent_asks;
-    let skips = view.mode_id().is_some_and(skips_questions);
+    let skips = view.mode_id.as_deref().is_some_and(skips_questions);
     view.policy.as_ref().filter(|_| asks && !skips)
 }
 
@@ -63,10 +63,6 @@ struct Offered<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use serde_json::json;
-
     use super::*;
 
     const ALL: &str = r#"{"options":[{"optionId":"aa","kind":"allow_always"},{"optionId":"a1","kind":"allow_once"},{"optionId":"ra","kind":"reject_always"},{"optionId":"r\u00e9","kind":"reject_once"}]}"#;
@@ -114,11 +110,9 @@ mod tests {
         assert_eq!(effective(&view, true), Some(&policy));
         view.has_asked = true;
         assert_eq!(effective(&view, false), Some(&policy));
-        let modes = json!({ "modes": { "currentModeId": "bypassPermissions" } });
-        view.options = Arc::new(modes.as_object().unwrap().clone());
+        view.mode_id = Some("bypassPermissions".into());
         assert_eq!(effective(&view, true), None, "it acts without asking");
-        let modes = json!({ "modes": { "currentModeId": "plan" } });
-        view.options = Arc::new(modes.as_object().unwrap().clone());
+        view.mode_id = Some("plan".into());
         assert_eq!(effective(&view, true), Some(&policy));
         view.policy = None;
         assert_eq!(effective(&view, true), None, "nobody said one");

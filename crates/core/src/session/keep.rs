@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::types::Rename;
+use super::made::Rename;
 use super::{Effect, Session};
 use crate::envelope::Frame;
 use crate::fold::{ApprovalMode, Policy};

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::types::{AgentFacts, Born, CloseWhy, First, OpenMode, StartFailure};
+use super::made::{Born, First};
+use super::types::{AgentFacts, CloseWhy, OpenMode, StartFailure};
 use super::{Attachment, Effect, How, Input, Phase, Session};
 use crate::envelope::{Frame, quote};
 use crate::errors::{Code, WireError, not_found_as_asked};

@@ -4,7 +4,7 @@
 //! must be written before what is shown. The daemon's lane feeds it and carries out its effects in
 //! order. Twin of `frontdesk::session`: the rule here, the act there.
 //!
-//! Rooms: [`types`] what goes in and out; `attach` clients; `turns` prompts and cancel; `asks`
+//! Rooms: [`types`] what goes in and out, [`made`] of it what makes a session; `attach` clients; `turns` prompts and cancel; `asks`
 //! questions to people; `passes` other requests of the agent; `agent_side` what an agent sends;
 //! `life` starting, closing and ending; `keep` what is kept about a session besides its turns.
 
@@ -13,6 +13,7 @@ mod asks;
 mod attach;
 mod keep;
 mod life;
+pub mod made;
 mod passes;
 mod turns;
 pub mod types;
@@ -33,11 +34,12 @@ use crate::render::{Audience, Renderer, Shown, respell};
 use crate::status::State;
 use asks::Ask;
 use life::Replay;
+pub use made::{Born, By, First, Rename};
 use passes::Pass;
 use turns::{Forward, Queued, Stuck, Turn};
 pub use types::{
-    AgentFacts, Attach, Born, By, Client, CloseWhy, Effect, First, How, Input, Now, OpenMode,
-    Position, Rename, StartFailure, Tag,
+    AgentFacts, Attach, Client, CloseWhy, Effect, How, Input, Now, OpenMode, Position,
+    StartFailure, Tag,
 };
 
 /// Life of the lease on a session, as this daemon sees it (DESIGN section 6).
@@ -242,6 +244,12 @@ impl Session {
     /// Clients taking part, with what they are called.
     pub fn clients(&self) -> impl Iterator<Item = (&Client, bool)> {
         self.clients.values().map(|attachment| (&attachment.client, attachment.live))
+    }
+
+    /// Clients that are shown what comes, each with the id it asked with.
+    pub fn watchers(&self) -> impl Iterator<Item = (ConnId, &str)> {
+        let live = self.clients.iter().filter(|(_, attachment)| attachment.live);
+        live.map(|(conn, attachment)| (*conn, attachment.spelling.as_ref()))
     }
 
     /// Prompts that wait.

@@ -75,6 +75,7 @@ async fn fork(node: &Arc<Node>, conn: &Arc<Conn>, parent: Arc<Row>) -> Result<Va
 
 /// Gives a session's lane one input and waits until what follows is durable.
 async fn change(node: &Arc<Node>, row: &Row, input: Input) -> Result<(), WireError> {
+    node.not_behind(Some(row.key))?;
     let lane = node.lane(row.key).ok_or_else(|| WireError::not_found(&row.public_id()))?;
     let (done, is_done) = oneshot::channel();
     lane.send(LaneMsg::Durable { inputs: vec![input], done }).await;

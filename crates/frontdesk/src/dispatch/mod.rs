@@ -128,7 +128,10 @@ async fn to_lane(
     let id = frame.id().unwrap_or("null").to_owned();
     let lane = session_id(&frame).and_then(|asked| {
         let key = resolve(node, conn, &asked)?;
-        key.and_then(|key| conn.lane(key)).ok_or_else(|| not_active(node, key, &asked))
+        let lane = key.and_then(|key| conn.lane(key));
+        let lane = lane.ok_or_else(|| not_active(node, key, &asked))?;
+        node.not_behind(key)?;
+        Ok(lane)
     });
     match lane {
         Ok(lane) => lane.send(LaneMsg::Client(conn.clone(), input(conn.id, frame))).await,

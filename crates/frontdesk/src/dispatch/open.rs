@@ -43,6 +43,7 @@ async fn try_new(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<()
     };
     let agent = node.agent_or_error(&name)?;
     let approval = super::keep::approval_mode(&params["_meta"]["frontdesk"]["approvalMode"])?;
+    node.not_behind(None)?;
     let instance = node.reserve_instance(&agent, Some(conn), &cwd).await?;
     let bearing = Bearing {
         frame: frame.clone(),
@@ -144,6 +145,10 @@ async fn attach(
     let params = params(frame);
     let cwd = cwd_of(&params)?;
     check_folder(row, &cwd, asked)?;
+    if !row.is_loaded() || node.log.is_stuck(row.key) {
+        // To call a session back takes records; one that runs is joined without any.
+        node.not_behind(Some(row.key))?;
+    }
     let how = if Method::of(&frame.method) == Method::Load { How::Load } else { How::Resume };
     let raw = frame.params_bytes().unwrap_or_default();
     if let Err(error) = node.log.params().write(row.key, &String::from_utf8_lossy(&raw)) {

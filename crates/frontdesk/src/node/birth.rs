@@ -14,7 +14,7 @@ use super::Node;
 use super::directory::Row;
 use crate::agent::instance::{Birth, Instance};
 use crate::conn::Conn;
-use crate::log::{Journal, redact};
+use crate::log::{Journal, check, in_words, redact};
 use crate::session::{Copy, LaneHandle, Start};
 
 /// A session that is to be made.
@@ -47,6 +47,28 @@ pub struct Forking {
     pub command_id: Option<String>,
 }
 
+/// A session that an agent has made, and whose lane is about to write what it begins with.
+#[derive(Debug)]
+pub struct Newborn {
+    key: Key,
+    /// The lane answers a client by itself, also with what went wrong.
+    is_answered: bool,
+    is_ready: oneshot::Receiver<()>,
+}
+
+impl Newborn {
+    /// Waits until all that the session begins with is durable.
+    ///
+    /// # Errors
+    /// `-31010` if it never will be and nobody else is told.
+    pub async fn written(self) -> Result<Key, WireError> {
+        match self.is_ready.await {
+            Err(_) if !self.is_answered => Err(unwritten()),
+            _ => Ok(self.key),
+        }
+    }
+}
+
 /// Where a fork comes from.
 struct Origin {
     parent: Key,
@@ -61,10 +83,13 @@ impl Node {
     /// client is answered by the fork's lane.
     ///
     /// # Errors
-    /// `-32601` if the agent cannot fork; what the agent answered; `-31010` if no journal could be made.
+    /// `-32601` if the agent cannot fork; what the agent answered; an error of ours if the parent's
+    /// journal is damaged or no journal can be made.
     pub async fn fork(self: &Arc<Self>, forking: Forking) -> Result<Key, WireError> {
         let Forking { parent, frame, by, conn, command_id } = forking;
         let agent = self.agent_or_error(&parent.view.agent)?;
+        self.not_behind(None)?;
+        not_damaged(&parent).await?;
         if self.greeted(&agent).is_some_and(|greeted| !greeted.abilities.fork) {
             return Err(WireError::method_not_found("session/fork"));
         }
@@ -104,7 +129,7 @@ impl Node {
                 None => self.retire(&instance),
             }
         }
-        born
+        born?.written().await
     }
 
     /// A request to fork with the last accepted parameters of the parent.
@@ -127,8 +152,35 @@ impl Node {
         }
     }
 
-    /// Has an instance make a session; a client is answered by the session's lane. Returns the key
-    /// once the journal holds what the session begins with.
+    /// Refuses what needs a record while no record can be written. `key` is the session it is
+    /// about, where there is one already.
+    ///
+    /// # Errors
+    /// [`Code::Behind`] while the disk takes nothing.
+    pub fn not_behind(&self, key: Option<Key>) -> Result<(), WireError> {
+        let behind = match key {
+            Some(key) => self.log.is_behind(key),
+            None => self.log.health().is_behind(),
+        };
+        if !behind {
+            return Ok(());
+        }
+        let health = self.log.health();
+        let full = health.full;
+        let why = if full {
+            "the disk is full"
+        } else if health.read_only {
+            "the data folder cannot be written"
+        } else {
+            "the disk takes nothing at present"
+        };
+        let text = format!(
+            "{why}: nothing is lost, and nothing new is begun until there is room; try again later"
+        );
+        Err(WireError::new(Code::Behind, text).with_data(json!({ "full": full })))
+    }
+
+    /// Has an instance make a session; a client is answered by the session's lane.
     ///
     /// # Errors
     /// What the agent answered; `-31010` if no journal could be made.
@@ -136,7 +188,7 @@ impl Node {
         self: &Arc<Self>,
         instance: &Arc<Instance>,
         bearing: Bearing,
-    ) -> Result<Key, WireError> {
+    ) -> Result<Newborn, WireError> {
         self.bear_as(instance, bearing, None).await
     }
 
@@ -145,7 +197,7 @@ impl Node {
         instance: &Arc<Instance>,
         bearing: Bearing,
         origin: Option<Origin>,
-    ) -> Result<Key, WireError> {
+    ) -> Result<Newborn, WireError> {
         let key = self.fresh_key();
         let (lane, rx) = LaneHandle::new(key, self.limits.lane_messages);
         let native = origin.as_ref().map(|origin| origin.native.as_str());
@@ -160,6 +212,7 @@ impl Node {
         let conn = bearing.conn.clone();
         match self.make(bearing, instance, &birth, key, origin) {
             Ok((journal, born, copy)) => {
+                let is_answered = conn.is_some();
                 if let Some(conn) = &conn {
                     conn.join(&lane);
                 }
@@ -167,9 +220,7 @@ impl Node {
                 let (ready, is_ready) = oneshot::channel();
                 let start = Start::Born { journal, instance: instance.clone(), first, copy, ready };
                 self.start_born(lane, birth.rx, start);
-                // The lane answers a client by itself, whatever becomes of this task.
-                let _ = is_ready.await;
-                Ok(key)
+                Ok(Newborn { key, is_answered, is_ready })
             }
             Err(error) => {
                 instance.unroute(&birth.native);
@@ -189,7 +240,7 @@ impl Node {
     ) -> Result<(Journal, Born, Option<Copy>), WireError> {
         let storage = |error: crate::log::LogError| {
             tracing::error!(%error, "failed to make a journal");
-            WireError::new(Code::Storage, "the session's journal could not be written")
+            unwritten()
         };
         let Bearing { frame, by, client_info, conn, approval } = bearing;
         let raw = frame.params().unwrap_or("{}");
@@ -252,6 +303,26 @@ impl Node {
     }
 }
 
+/// A damaged history is read and gone on with; a second one is not made from it.
+async fn not_damaged(row: &Row) -> Result<(), WireError> {
+    let path = row.path.clone();
+    let checked = tokio::task::spawn_blocking(move || check(&path)).await;
+    let Ok(Ok(checked)) = checked else {
+        return Err(WireError::new(Code::Storage, "the session's journal could not be read"));
+    };
+    let Some((_, text)) = in_words(&checked.damage) else { return Ok(()) };
+    let places: Vec<Value> = checked
+        .damage
+        .iter()
+        .map(|damage| json!({ "line": damage.line, "bytes": damage.bytes, "what": damage.what.word() }))
+        .collect();
+    let text = format!(
+        "{text} A fork would copy it; repair it first with `frontdesk doctor --repair {}`",
+        row.key
+    );
+    Err(WireError::new(Code::Damaged, text).with_data(json!({ "damage": places })))
+}
+
 /// What a session machine has to know of the instance that has its session.
 pub(super) fn facts(instance: &Instance, epoch: u64) -> AgentFacts {
     let agent = &instance.agent;
@@ -263,6 +334,10 @@ pub(super) fn facts(instance: &Instance, epoch: u64) -> AgentFacts {
         loses_killed: instance.quirks().loses_killed_sessions,
         approval: agent.approval_mode,
     }
+}
+
+fn unwritten() -> WireError {
+    WireError::new(Code::Storage, "the session's journal could not be written")
 }
 
 fn strings(value: &Value) -> Vec<String> {

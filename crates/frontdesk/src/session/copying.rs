@@ -71,10 +71,11 @@ impl Lane {
         }
     }
 
-    /// Gives the machine one input and carries out what follows.
-    pub(super) async fn handle_now(&mut self, input: Input) {
+    /// Gives the machine one input and carries out what follows; `false` if records are not safe and
+    /// never will be.
+    pub(super) async fn handle_now(&mut self, input: Input) -> bool {
         let effects = self.session.handle(input, self.node.now());
-        self.carry_out(effects).await;
+        self.carry_out(effects).await
     }
 }
 

@@ -1,27 +1,28 @@
 //! The actor around the session machine.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use frontdesk_core::envelope::Message;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
-use frontdesk_core::ids::{ConnId, Key};
+use frontdesk_core::ids::ConnId;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
+use frontdesk_core::status::State;
 use frontdesk_core::workspace::Workspace;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, Sleep};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
+use super::alarm::Alarm;
 use super::{Copy, LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
-use crate::log::{Journal, LogError, Ticket};
+use crate::log::{Health, Journal, LogError, Snapshot, Ticket};
 use crate::node::Node;
 use crate::workspace::Follow;
 
@@ -31,6 +32,8 @@ const BATCH_MESSAGES: usize = 64;
 const END_WORD: Duration = Duration::from_millis(250);
 /// How long a lane waits for the one before it to let the journal go.
 const FREE_WITHIN: Duration = Duration::from_secs(5);
+/// After so long without a word in a running turn the disk is looked at.
+const QUIET: Duration = Duration::from_secs(1);
 /// How often a lane without work looks whether it may end.
 const REST_AGAIN: Duration = Duration::from_secs(1);
 
@@ -78,9 +81,9 @@ async fn begin(
     mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
     start: Start,
 ) -> Result<Lane, LogError> {
-    let (journal, view, instance, birth) = match start {
+    let (journal, view, snapshot_bytes, instance, birth) = match start {
         Start::Born { journal, instance, first, copy, ready } => {
-            (journal, View::default(), Some(instance), Some((*first, copy, ready)))
+            (journal, View::default(), 0, Some(instance), Some((*first, copy, ready)))
         }
         Start::Journal(path) => {
             let log = node.log.clone();
@@ -88,10 +91,11 @@ async fn begin(
                 // First the journal, so that the lane before this one has written its last word.
                 let journal = open_when_free(&log, &path)?;
                 let view = crate::node::recover::read_view(&path)?;
-                Ok::<_, LogError>((journal, view))
+                let covered = Snapshot::read(&path).map_or(0, |(found, _)| found.journal_bytes);
+                Ok::<_, LogError>((journal, view, covered))
             });
-            let (journal, view) = opened.await.map_err(|_| LogError::Closed)??;
-            (journal, view, None, None)
+            let (journal, view, covered) = opened.await.map_err(|_| LogError::Closed)??;
+            (journal, view, covered, None, None)
         }
     };
     let rx = mailbox.take().ok_or(LogError::Closed)?;
@@ -109,18 +113,24 @@ async fn begin(
         unwritten: Vec::new(),
         tickets: Vec::new(),
         behind: false,
+        health: node.log.follow_health(),
+        held: VecDeque::new(),
+        snapshot_bytes,
+        saving: None,
         entombed: false,
         follow: None,
     };
     if let Some(((conn, born), copy, ready)) = birth {
         lane.conns.extend(conn.map(|conn| (conn.id, conn)));
-        lane.handle_now(born).await;
+        let mut safe = lane.handle_now(born).await;
         if let Some(copy) = copy {
             lane.copy(copy).await;
-            lane.handle_now(Input::CopyEnded).await;
+            safe = lane.handle_now(Input::CopyEnded).await;
         }
         lane.publish();
-        let _ = ready.send(());
+        if safe {
+            let _ = ready.send(());
+        }
     }
     Ok(lane)
 }
@@ -140,8 +150,16 @@ pub(super) struct Lane {
     pub(super) unwritten: Vec<Record>,
     /// Rounds of the commit log that nobody has waited for yet.
     pub(super) tickets: Vec<Ticket>,
-    /// The journal could not be written: the disk is full or gone.
+    /// Clients were told that the journal is behind.
     pub(super) behind: bool,
+    /// How the log is.
+    pub(super) health: watch::Receiver<Health>,
+    /// What agents said while there was no room for it.
+    pub(super) held: VecDeque<LaneMsg>,
+    /// How much of the journal its last snapshot covers, in bytes.
+    pub(super) snapshot_bytes: u64,
+    /// A snapshot is being written.
+    pub(super) saving: Option<JoinHandle<()>>,
     pub(super) entombed: bool,
     /// The branch of its folder, from the first time that an instance has it.
     follow: Option<Follow>,
@@ -160,6 +178,11 @@ impl Lane {
             alarm.set(deadline);
             let got = tokio::select! {
                 biased;
+                changed = self.health.changed() => {
+                    self.tell_behind();
+                    // Without a sender the log is gone, and with it everything.
+                    if changed.is_err() { 0 } else { 1 }
+                }
                 got = self.rx.recv_many(&mut batch, BATCH_MESSAGES) => got,
                 () = alarm.rings() => {
                     batch.push(LaneMsg::Input(Input::Tick));
@@ -167,6 +190,11 @@ impl Lane {
                 }
                 workspace = news(self.follow.as_mut()) => {
                     batch.push(LaneMsg::Input(Input::Workspace(workspace)));
+                    1
+                }
+                // A turn that is quiet may be one whose agent finds no space to speak into.
+                () = tokio::time::sleep(QUIET), if self.session.state() == Some(State::Running) => {
+                    self.node.log.look_for_space();
                     1
                 }
                 // Somebody still holds a handle: look again later.
@@ -178,7 +206,16 @@ impl Lane {
             let mut effects = Vec::new();
             let mut handled = Vec::new();
             let mut promised = Vec::new();
+            let paused = self.node.log.health().is_behind();
+            if !paused {
+                // In the order in which they came, before what came later.
+                batch.splice(..0, self.held.drain(..));
+            }
             for message in batch.drain(..) {
+                if paused && self.has_to_wait(&message) {
+                    self.held.push_back(message);
+                    continue;
+                }
                 if let LaneMsg::Client(_, Input::Attach(_)) = &message {
                     self.look_at_instance(&mut effects).await;
                 }
@@ -195,16 +232,17 @@ impl Lane {
             if !promised.is_empty() {
                 effects.push(Effect::Sync);
             }
-            self.carry_out(effects).await;
+            let safe = self.carry_out(effects).await;
             if let Some(instance) = &self.instance {
                 for (done, end) in handled {
                     instance.handled(&done, end);
                 }
             }
             self.publish();
-            for done in promised {
+            for done in promised.into_iter().filter(|_| safe) {
                 let _ = done.send(());
             }
+            self.snapshot();
             if self.entombed {
                 break;
             }
@@ -342,7 +380,7 @@ impl Lane {
             "interactions": interactions,
             "options": self.session.view().options,
             "additionalDirectories": self.session.view().additional_directories,
-            "behind": self.behind,
+            "behind": self.node.log.is_behind(self.handle.key()),
         })
     }
 
@@ -365,50 +403,6 @@ impl Lane {
         }
         self.entombed = true;
         Ok(())
-    }
-
-    /// Whether the lane may end: nothing in memory is needed and nobody holds a handle.
-    fn may_rest(&mut self) -> bool {
-        if !self.session.at_rest() || !self.rx.is_empty() {
-            return false;
-        }
-        for conn in std::mem::take(&mut self.conns).into_values() {
-            conn.leave(self.handle.key());
-        }
-        self.node.release_lane(&self.handle, &self.rx)
-    }
-
-    /// Taken in on a client's word, and its agent has not loaded it: nothing was ever here.
-    fn is_nothing(&self) -> bool {
-        let view = self.session.view();
-        matches!(self.session.phase(), Phase::Cold) && view.unproven && view.items == 0
-    }
-
-    async fn finish(mut self) {
-        self.write().await;
-        self.sync().await;
-        if self.is_nothing() && !self.entombed {
-            let folder = self.journal.path().parent().map(std::path::Path::to_path_buf);
-            if let Some(folder) = folder
-                && let Err(error) = std::fs::remove_dir_all(&folder)
-            {
-                tracing::warn!(path = %folder.display(), %error, "failed to remove a journal");
-            }
-            return;
-        }
-        if !self.entombed {
-            let path = self.journal.path().to_path_buf();
-            let bytes = self.journal.bytes();
-            let view = self.session.view().clone();
-            let saved = tokio::task::spawn_blocking(move || {
-                crate::node::recover::save_view(&path, bytes, &view)
-            });
-            if let Ok(Err(error)) = saved.await {
-                tracing::warn!(session = %self.handle.key(), %error, "failed to write a snapshot");
-            }
-        }
-        let key: Key = self.handle.key();
-        tracing::debug!(session = %key, "a lane has ended");
     }
 }
 
@@ -448,71 +442,5 @@ async fn news(follow: Option<&mut Follow>) -> Workspace {
     match follow {
         Some(follow) => follow.changed().await,
         None => std::future::pending().await,
-    }
-}
-
-/// A deadline that moves with every message, behind one timer that seldom does: a later deadline
-/// leaves the timer as it is, and what rings too early is set again.
-struct Alarm {
-    sleep: Pin<Box<Sleep>>,
-    armed: Option<Instant>,
-    due: Option<Instant>,
-}
-
-impl Alarm {
-    fn new() -> Self {
-        let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
-        Self { sleep, armed: None, due: None }
-    }
-
-    fn set(&mut self, due: Option<Instant>) {
-        self.due = due;
-        if let Some(at) = due.filter(|at| self.armed.is_none_or(|armed| *at < armed)) {
-            self.arm(at);
-        }
-    }
-
-    fn arm(&mut self, at: Instant) {
-        self.sleep.as_mut().reset(at);
-        self.armed = Some(at);
-    }
-
-    /// Waits until the deadline is over; for ever if there is none.
-    async fn rings(&mut self) {
-        loop {
-            if self.armed.is_none() {
-                std::future::pending::<()>().await;
-            }
-            self.sleep.as_mut().await;
-            self.armed = None;
-            match self.due {
-                Some(due) if due <= Instant::now() => return,
-                Some(due) => self.arm(due),
-                None => {}
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn an_alarm_rings_at_its_last_deadline_and_never_before() {
-        let start = Instant::now();
-        let at = |ms| Some(start + Duration::from_millis(ms));
-        let mut alarm = Alarm::new();
-        alarm.set(at(100));
-        alarm.set(at(500));
-        alarm.rings().await;
-        assert_eq!(start.elapsed().as_millis(), 500);
-        alarm.set(at(900));
-        alarm.set(at(700));
-        alarm.rings().await;
-        assert_eq!(start.elapsed().as_millis(), 700);
-        alarm.set(None);
-        let silent = tokio::time::timeout(Duration::from_secs(9), alarm.rings()).await;
-        assert!(silent.is_err(), "nothing was due");
     }
 }
