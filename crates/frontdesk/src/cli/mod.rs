@@ -10,6 +10,7 @@ mod ask;
 mod client;
 mod close;
 mod completions;
+mod damage;
 mod demo;
 mod doctor;
 mod interrupt;
