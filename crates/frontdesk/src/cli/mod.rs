@@ -11,6 +11,7 @@ mod ask;
 mod client;
 mod close;
 mod completions;
+mod damage;
 mod delete;
 mod demo;
 mod doctor;

@@ -180,7 +180,8 @@ async fn log(
     let until = Instant::now() + wait;
     loop {
         let path = row.path.clone();
-        let read = tokio::task::spawn_blocking(move || read_after(&path, after, limit));
+        let is_cold = node.running_lane(row.key).is_none();
+        let read = tokio::task::spawn_blocking(move || read_after(&path, after, limit, is_cold));
         let (records, last) = match read.await {
             Ok(Ok(read)) => read,
             Ok(Err(error)) => {
@@ -203,13 +204,23 @@ async fn log(
 
 type Records = (Vec<Box<RawValue>>, Seq);
 
-fn read_after(path: &std::path::Path, after: Seq, limit: u64) -> Result<Records, LogError> {
-    let mut reader = Reader::open(path)?;
-    reader.read_from(after + 1);
+/// Records behind `after`. Of a session that nobody writes, a last record counts too that lacks only
+/// its line end.
+fn read_after(
+    path: &std::path::Path,
+    after: Seq,
+    limit: u64,
+    is_cold: bool,
+) -> Result<Records, LogError> {
+    let mut reader =
+        if after == 0 { Reader::open(path)? } else { Reader::open_before(path, after + 1)? };
     let mut records = Vec::new();
     let mut last = after;
     while (records.len() as u64) < limit {
-        let batch = reader.read_batch(BATCH_BYTES)?;
+        let mut batch = reader.read_batch(BATCH_BYTES)?;
+        if batch.is_empty() && is_cold {
+            batch.extend(reader.finish());
+        }
         if batch.is_empty() {
             break;
         }
