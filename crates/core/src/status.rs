@@ -135,6 +135,8 @@ pub struct Facts {
     pub heard: Option<Heard>,
     /// Agents that could not be asked.
     pub unreachable: Vec<String>,
+    /// Our own table may lack sessions: the index is being made or compared with the journals.
+    pub incomplete: bool,
     /// Name of the session's agent.
     pub agent: Option<String>,
     /// Age of what is said, in milliseconds.
@@ -203,6 +205,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         held_by,
         heard,
         unreachable,
+        incomplete,
         agent,
         age_ms,
         keys,
@@ -236,7 +239,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
     } else if heard == Some(Heard::Cold) {
         meta.source = Source::Agent;
         false
-    } else if !unreachable.is_empty() {
+    } else if incomplete || !unreachable.is_empty() {
         meta.source = Source::None;
         meta.unreachable = unreachable;
         false
@@ -281,6 +284,7 @@ mod tests {
         let gone = Facts { recorded: true, resumable: Some(false), ..Facts::default() };
         let heard = |heard| Facts { heard: Some(heard), ..Facts::default() };
         let unreachable = Facts { unreachable: vec!["x".into()], ..Facts::default() };
+        let incomplete = Facts { incomplete: true, ..Facts::default() };
         let table = [
             (loaded, true, Source::Owner),
             (moving, true, Source::Owner),
@@ -289,6 +293,7 @@ mod tests {
             (heard(Heard::Loaded), true, Source::Agent),
             (heard(Heard::Cold), false, Source::Agent),
             (unreachable, false, Source::None),
+            (incomplete, false, Source::None),
         ];
         for (facts, is_loaded, source) in table {
             let answer = answer("s", facts.clone()).unwrap();

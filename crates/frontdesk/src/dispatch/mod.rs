@@ -9,6 +9,7 @@ mod initialize;
 mod list;
 mod open;
 mod remove;
+mod sessions;
 mod status;
 
 use std::borrow::Cow;

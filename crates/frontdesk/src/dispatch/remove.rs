@@ -50,6 +50,9 @@ pub(super) async fn delete(
 
 async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<(), WireError> {
     let asked = session_id(frame)?.into_owned();
+    if resolve(node, conn, &asked)?.is_none() && !node.index_complete().await {
+        return Err(super::open::index_is_behind());
+    }
     let Some(row) = resolve(node, conn, &asked)?.and_then(|key| node.directory.get(key)) else {
         return Ok(());
     };

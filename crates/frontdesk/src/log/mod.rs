@@ -27,6 +27,7 @@ mod snapshot;
 mod tail;
 #[cfg(test)]
 mod testing;
+mod touched;
 
 use std::fs;
 use std::io;
@@ -48,6 +49,7 @@ pub use self::redact::redact;
 pub use self::replay::Replayed;
 pub use self::scan::{Found, scan};
 pub use self::snapshot::Snapshot;
+pub use self::touched::{Left as TouchedLeft, TOUCHED_NAME, Touched};
 
 use self::commit::{Committer, Retiring};
 use self::disk::{Disk, OsDisk};
@@ -194,8 +196,10 @@ impl Log {
             disk::make_folder(folder).map_err(LogError::io("make", folder))?;
         }
         let params = Params::open(data)?;
-        let (replayed, left) = replay::replay(&commit, &sessions)?;
-        let shared = Arc::new(Shared::new(disk, sessions, limits));
+        let (mut replayed, left) = replay::replay(&commit, &sessions)?;
+        let (touched, behind) = Touched::open(data);
+        replayed.behind = behind;
+        let shared = Arc::new(Shared::new(disk, sessions, limits, touched));
         shared.take_over(&left);
         let committer = Committer::new(Arc::clone(&shared), commit.clone(), left.next, limits);
         let commit = spawn("commit-log", &commit, move || committer.run())?;
@@ -279,6 +283,7 @@ impl Log {
             disk::sync_folders(disk::parent(path), &self.shared.sessions)
         };
         let slot = self.shared.slots.slot(key, path);
+        self.shared.note_written(&slot);
         slot.entomb(write).map_err(LogError::io("entomb", path))?;
         // The commit log may still hold what was deleted.
         self.shared.commit.roll();
@@ -290,6 +295,18 @@ impl Log {
     #[must_use]
     pub fn params(&self) -> &Params {
         &self.params
+    }
+
+    /// The sessions whose journals may be ahead of the index.
+    #[must_use]
+    pub fn touched(&self) -> &Touched {
+        &self.shared.touched
+    }
+
+    /// Whether somebody has the right to write this session's journal at this moment.
+    #[must_use]
+    pub fn has_writer(&self, key: Key) -> bool {
+        self.shared.slots.has_writer(key)
     }
 
     /// The folder of all journals.

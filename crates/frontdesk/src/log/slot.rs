@@ -13,7 +13,7 @@ use frontdesk_core::ids::Key;
 use frontdesk_core::limits::Limits;
 
 use super::disk::{AppendFile, Disk};
-use super::{LogError, commit, disk, flush, replay};
+use super::{LogError, Touched, commit, disk, flush, replay};
 
 /// What all parts of one log share.
 pub(super) struct Shared {
@@ -22,20 +22,41 @@ pub(super) struct Shared {
     pub(super) slots: Slots,
     pub(super) commit: Arc<commit::Queue>,
     pub(super) flush: flush::Queue,
+    pub(super) touched: Touched,
     pub(super) rounds: AtomicU64,
     pub(super) detours: AtomicU64,
 }
 
 impl Shared {
-    pub(super) fn new(disk: Arc<dyn Disk>, sessions: PathBuf, limits: &Limits) -> Self {
+    pub(super) fn new(
+        disk: Arc<dyn Disk>,
+        sessions: PathBuf,
+        limits: &Limits,
+        touched: Touched,
+    ) -> Self {
         Self {
             disk,
             sessions,
             slots: Slots::new(limits.journal_files),
             commit: Arc::new(commit::Queue::new(limits)),
             flush: flush::Queue::new(limits.stream_sync_ms),
+            touched,
             rounds: AtomicU64::new(0),
             detours: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes before a write that the journal may be ahead of the index, once a cut. Called by who
+    /// has the right to write: a cut keeps sessions that have a writer.
+    pub(super) fn note_written(&self, slot: &Slot) {
+        let generation = self.touched.generation();
+        if slot.noted.swap(generation, Ordering::AcqRel) == generation {
+            return;
+        }
+        let folder = disk::parent(&slot.path);
+        let folder = folder.strip_prefix(&self.sessions).ok().and_then(Path::to_str);
+        if let Some(folder) = folder {
+            self.touched.note(slot.key, folder);
         }
     }
 
@@ -62,6 +83,8 @@ impl Shared {
 pub(super) struct Slot {
     pub(super) key: Key,
     pub(super) path: PathBuf,
+    /// The cut of `touched.log` in which it was noted there.
+    noted: AtomicU64,
     state: Mutex<State>,
     /// Held while syncing: who finds the journal synced knows that the sync is over.
     syncing: Mutex<()>,
@@ -124,6 +147,7 @@ impl Slot {
         bytes: &[u8],
         streamed: bool,
     ) -> Result<(), Refused> {
+        shared.note_written(self);
         let mut state = self.lock();
         if state.dead {
             return Err(Refused::Dead);
@@ -313,6 +337,7 @@ impl Slots {
         let slot = Arc::new(Slot {
             key,
             path: path.to_path_buf(),
+            noted: AtomicU64::new(0),
             state: Mutex::default(),
             syncing: Mutex::default(),
         });
@@ -333,6 +358,14 @@ impl Slots {
                 open.push_back(oldest);
             }
         }
+    }
+
+    /// Whether a session's journal has a writer.
+    pub(super) fn has_writer(&self, key: Key) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = known.slots.get(&key).and_then(Weak::upgrade);
+        drop(known);
+        slot.is_some_and(|slot| slot.lock().writer)
     }
 
     /// Files open at this moment.
