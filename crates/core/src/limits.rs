@@ -111,6 +111,10 @@ limits! {
     index_wait_ms: u64 = 5_000;
     /// Passages of transcripts that one search looks at, newest first, as rows of the index.
     search_rows: u32 = 10_000;
+    /// Room set aside on the disk, in bytes, so that cancel and close work while it is full.
+    reserve_bytes: u64 = 4 << 20;
+    /// A snapshot is written beside a journal each time it has grown by so many bytes.
+    snapshot_every_bytes: u64 = 8 << 20;
     /// Messages waiting in one session's lane.
     lane_messages: u32 = 1024;
 }

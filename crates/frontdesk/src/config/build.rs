@@ -45,6 +45,7 @@ const ZERO_IS_FINE: &[&str] = &[
     "commit_delay_ms",
     "index_delay_ms",
     "index_wait_ms",
+    "reserve_bytes",
 ];
 
 type Find<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;

@@ -49,6 +49,7 @@ pub(super) async fn frontdesk(
 }
 
 fn info(node: &Node) -> Value {
+    let health = node.log.health();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
@@ -61,6 +62,7 @@ fn info(node: &Node) -> Value {
         "clients": node.conn_count(),
         "instances": node.running_instances().len(),
         "defaultAgent": node.config.default_agent,
+        "disk": { "full": health.full, "readOnly": health.read_only, "unsynced": health.unsynced },
         "counters": node.counters(),
     })
 }
@@ -88,7 +90,9 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     }
     result["clients"] = json!([]);
     result["interactions"] = json!([]);
-    if let Some(lane) = node.running_lane(row.key) {
+    result["behind"] = json!(node.log.is_behind(row.key));
+    // A lane that cannot write answers nobody.
+    if let Some(lane) = node.running_lane(row.key).filter(|_| !node.log.is_stuck(row.key)) {
         let (tx, rx) = oneshot::channel();
         lane.send(LaneMsg::Describe(tx)).await;
         if let Ok(Value::Object(live)) = rx.await {

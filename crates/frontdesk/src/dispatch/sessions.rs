@@ -11,6 +11,7 @@ use super::list::{cursor_of, ready};
 use crate::conn::Conn;
 use crate::index::{Archived, Folder, Words};
 use crate::node::Node;
+use crate::node::directory::Row;
 use crate::node::page::Query;
 
 /// Rows of one page, at most.
@@ -45,7 +46,7 @@ pub(super) async fn sessions(
         Some(search) => find(node, &search, query).await?,
         None => {
             let page = node.page(query).await;
-            let rows: Vec<Value> = page.rows.iter().map(|row| row.to_json()).collect();
+            let rows: Vec<Value> = page.rows.iter().map(|row| shown(node, row)).collect();
             let mut result = json!({ "sessions": rows });
             if let Some(next) = page.next {
                 result["nextCursor"] = json!(node.cursors.seal(&listing, next));
@@ -57,6 +58,14 @@ pub(super) async fn sessions(
         result["unreachable"] = json!(unreachable);
     }
     Ok(result)
+}
+
+fn shown(node: &Node, row: &Row) -> Value {
+    let mut shown = row.to_json();
+    if node.log.is_behind(row.key) {
+        shown["behind"] = json!(true);
+    }
+    shown
 }
 
 /// What a cursor is bound to.
@@ -156,7 +165,7 @@ async fn find(node: &Arc<Node>, search: &str, query: Query) -> Result<Value, Wir
             if let Some(said) = hit.said {
                 found["seq"] = json!(said.seq + 1);
             }
-            let mut row = row.to_json();
+            let mut row = shown(&node, row);
             row["match"] = found;
             rows.push(row);
             Some(())

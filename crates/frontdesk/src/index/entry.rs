@@ -179,8 +179,11 @@ mod tests {
             ..View::default()
         };
         let read: View = serde_json::from_str(&write_view(&view)).unwrap();
-        assert_eq!(read.model_id(), Some("m-2"));
-        assert_eq!((read.provider_id(), read.mode_id()), (Some("p"), Some("ask")));
+        assert_eq!(
+            read.options["configOptions"][0],
+            json!({ "id": "m", "category": "model", "currentValue": "m-2" })
+        );
+        assert_eq!(read.options["modes"], json!({ "currentModeId": "ask" }));
         assert_eq!((read.options.len(), read.commands.clone()), (3, None));
         assert!(!write_view(&view).contains("availableModes"));
         let cut = |view: View| View { options: Arc::default(), commands: None, ..view };

@@ -28,7 +28,7 @@ pub struct Disk {
 }
 
 /// A session's journal as it was when its row was written.
-pub type Journal = (Key, PathBuf, Disk);
+pub(super) type Journal = (Key, PathBuf, Disk);
 
 /// Writes an index. All calls wait for the disk; there is one writer a file.
 #[derive(Debug)]
