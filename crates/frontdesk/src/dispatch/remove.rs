@@ -141,7 +141,7 @@ async fn entomb(node: &Arc<Node>, row: &Row) -> Result<(), WireError> {
     let (tx, rx) = oneshot::channel();
     lane.send(LaneMsg::Entomb(tx)).await;
     match rx.await {
-        Ok(Ok(())) => {}
+        Ok(Ok(())) => node.index_forgets(row.key).await,
         Ok(Err(error)) => {
             tracing::error!(session = %row.key, error, "failed to delete a session");
             return Err(WireError::new(

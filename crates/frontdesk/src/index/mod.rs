@@ -15,6 +15,7 @@ mod search;
 mod text;
 mod write;
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
@@ -36,6 +37,9 @@ pub const INDEX_NAME: &str = "index.sqlite";
 
 /// The file of an index that is being made.
 const MAKING_NAME: &str = "index.new.sqlite";
+
+/// What the folder of an index among temporary files begins with.
+const AWAY_NAME: &str = "frontdesk-index-";
 
 /// Connections for look-ups of one session, and as many for lists and searches.
 const READERS: usize = 2;
@@ -64,9 +68,32 @@ pub enum IndexError {
     Log(#[from] crate::log::LogError),
 }
 
+impl Drop for Index {
+    fn drop(&mut self) {
+        if let Some(folder) = self.away() {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
 impl IndexError {
     fn file(what: &'static str, path: &Path, source: std::io::Error) -> Self {
         Self::File { what, path: path.to_path_buf(), source }
+    }
+
+    /// Whether the folder cannot be written.
+    fn is_unwritable(&self) -> bool {
+        use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        match self {
+            Self::File { source, .. } => {
+                matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem)
+            }
+            Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => matches!(
+                error.code,
+                ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied
+            ),
+            _ => false,
+        }
     }
 
     /// Whether the index itself is broken, so that only making it again helps.
@@ -108,7 +135,8 @@ pub struct Known {
 /// [`Index::is_there`] says so.
 #[derive(Debug)]
 pub struct Index {
-    path: PathBuf,
+    /// The file; elsewhere than in the data folder where that cannot be written.
+    place: RwLock<PathBuf>,
     sessions: PathBuf,
     readers: RwLock<Option<Readers>>,
     damaged: AtomicBool,
@@ -125,7 +153,7 @@ impl Index {
     #[must_use]
     pub fn new(data: &Path, sessions: &Path) -> Self {
         Self {
-            path: data.join(INDEX_NAME),
+            place: RwLock::new(data.join(INDEX_NAME)),
             sessions: sessions.to_path_buf(),
             readers: RwLock::new(None),
             damaged: AtomicBool::new(false),
@@ -138,8 +166,14 @@ impl Index {
     /// # Errors
     /// If the disk refuses.
     pub fn open(&self) -> Result<Option<Writer>, IndexError> {
-        schema::remove(&self.making())?;
-        let Some(conn) = schema::open(&self.path)? else { return Ok(None) };
+        if let Err(error) = schema::remove(&self.making()) {
+            return self.move_out(error).map(|()| None);
+        }
+        let opened = match schema::open(&self.path()) {
+            Err(error) => return self.move_out(error).map(|()| None),
+            Ok(opened) => opened,
+        };
+        let Some(conn) = opened else { return Ok(None) };
         let writer = Writer::new(conn, &self.sessions);
         self.publish()?;
         Ok(Some(writer))
@@ -150,7 +184,14 @@ impl Index {
     /// # Errors
     /// If the disk refuses.
     pub fn make(&self) -> Result<Writer, IndexError> {
-        Ok(Writer::new(schema::create(&self.making())?, &self.sessions))
+        let made = match schema::create(&self.making()) {
+            Err(error) => {
+                self.move_out(error)?;
+                schema::create(&self.making())?
+            }
+            Ok(made) => made,
+        };
+        Ok(Writer::new(made, &self.sessions))
     }
 
     /// Puts a finished index in the place of the one that serves, in one step for all readers.
@@ -163,9 +204,9 @@ impl Index {
         let mut readers = self.readers.write().unwrap_or_else(PoisonError::into_inner);
         *readers = None;
         drop(old);
-        schema::put_in_place(&self.making(), &self.path)?;
-        let conn = schema::open(&self.path)?.ok_or(IndexError::Damaged("the version"))?;
-        *readers = Some(Readers::open(&self.path)?);
+        schema::put_in_place(&self.making(), &self.path())?;
+        let conn = schema::open(&self.path())?.ok_or(IndexError::Damaged("the version"))?;
+        *readers = Some(Readers::open(&self.path())?);
         self.damaged.store(false, Ordering::Release);
         Ok(Writer::new(conn, &self.sessions))
     }
@@ -193,13 +234,38 @@ impl Index {
         &self.sessions
     }
 
+    fn path(&self) -> PathBuf {
+        self.place.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn making(&self) -> PathBuf {
-        self.path.with_file_name(MAKING_NAME)
+        self.path().with_file_name(MAKING_NAME)
+    }
+
+    /// The data folder cannot be written: journals are read all the same, and found through an
+    /// index in a folder for temporary files, which lasts as long as the daemon.
+    fn move_out(&self, error: IndexError) -> Result<(), IndexError> {
+        if !error.is_unwritable() || self.away().is_some() {
+            return Err(error);
+        }
+        let folder = std::env::temp_dir().join(format!("{AWAY_NAME}{}", uuid::Uuid::new_v4()));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
+        made.map_err(|source| IndexError::file("make", &folder, source))?;
+        tracing::warn!(%error, folder = %folder.display(), "the index is kept among temporary files");
+        *self.place.write().unwrap_or_else(PoisonError::into_inner) = folder.join(INDEX_NAME);
+        Ok(())
+    }
+
+    /// The folder for temporary files, if the index is in one.
+    fn away(&self) -> Option<PathBuf> {
+        let folder = self.path().parent()?.to_path_buf();
+        let name = folder.file_name()?.to_str()?;
+        name.starts_with(AWAY_NAME).then_some(folder)
     }
 
     fn publish(&self) -> Result<(), IndexError> {
         let mut readers = self.readers.write().unwrap_or_else(PoisonError::into_inner);
-        *readers = Some(Readers::open(&self.path)?);
+        *readers = Some(Readers::open(&self.path())?);
         Ok(())
     }
 
@@ -295,7 +361,7 @@ impl Index {
                 if error.is_damage() {
                     self.damaged.store(true, Ordering::Release);
                 }
-                tracing::error!(path = %self.path.display(), %error, "failed to read the index");
+                tracing::error!(path = %self.path().display(), %error, "failed to read the index");
                 None
             }
         }

@@ -132,6 +132,8 @@ fn connect(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
 fn tune_writer(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
     conn.pragma_update(None, "synchronous", "normal")?;
+    // What was deleted does not stay in unused parts of the file.
+    conn.pragma_update_and_check(None, "secure_delete", true, |_| Ok(()))?;
     conn.pragma_update_and_check(None, "journal_size_limit", 16 << 20, |_| Ok(()))
 }
 

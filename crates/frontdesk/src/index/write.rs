@@ -13,6 +13,9 @@ use super::{IndexError, read};
 /// Passages that begin in the same microsecond, as a power of two.
 const SAME_INSTANT_BITS: u32 = 10;
 
+/// Pages of the full-text tables that are written anew in one step.
+const PURGE_PAGES: i64 = 256;
+
 /// The name of the step among the index's own facts.
 const STEP: &str = "step";
 
@@ -308,6 +311,34 @@ impl Writer {
         self.conn.pragma_update(None, "synchronous", "normal")?;
         written?;
         Ok(())
+    }
+
+    /// Takes a step in dropping the words of deleted sessions, which the full-text tables only mark:
+    /// they go when the pieces they are in are written anew. `first` begins; `false` at the end.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn purge_step(&mut self, first: bool) -> Result<bool, IndexError> {
+        let pages = if first { -PURGE_PAGES } else { PURGE_PAGES };
+        let before = self.conn.total_changes();
+        self.batch(|writer| {
+            for table in ["spoken", "titled"] {
+                let sql = format!("INSERT INTO {table} ({table}, rank) VALUES ('merge', ?)");
+                writer.conn.prepare_cached(&sql)?.execute([pages])?;
+            }
+            Ok(())
+        })?;
+        // Each of the two commands counts as one change itself.
+        Ok(first || self.conn.total_changes() - before > 2)
+    }
+
+    /// Moves what was written into the one file, and empties the log beside it, as far as no reader
+    /// is in the way.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn settle(&mut self) -> Result<(), IndexError> {
+        Ok(self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?)
     }
 
     /// Looks for broken pages, which takes as long as reading the file.

@@ -4,7 +4,6 @@
 //! [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a session back;
 //! [`recover`] what an earlier daemon left.
 
-mod checking;
 pub mod directory;
 pub mod instances;
 pub mod keeper;

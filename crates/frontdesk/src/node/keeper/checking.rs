@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use frontdesk_core::ids::Key;
 
-use super::Node;
-use super::recover::tidy;
+use super::super::Node;
+use super::super::recover::tidy;
 use crate::index::{Disk, IndexError, Writer, catch_up};
 use crate::log::{Found, LogError, scan};
 
