@@ -94,8 +94,11 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     if let Err(error) = std::fs::remove_file(&socket) {
         tracing::warn!(path = %socket.display(), %error, "failed to remove the socket");
     }
-    let log = node.log.clone();
-    tokio::task::spawn_blocking(move || log.close()).await.context("failed to close the log")??;
+    let closing = move || {
+        node.close_index();
+        node.log.close()
+    };
+    tokio::task::spawn_blocking(closing).await.context("failed to close the log")??;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
