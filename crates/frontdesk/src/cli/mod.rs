@@ -18,6 +18,7 @@ mod ls;
 mod new;
 mod out;
 mod prompt;
+mod reindex;
 mod rows;
 mod serve;
 mod show;
@@ -102,6 +103,8 @@ enum Command {
     Agents(agents::Args),
     /// Check the agents, the home and the daemon
     Doctor(doctor::Args),
+    /// Make the index of sessions anew from their journals
+    Reindex(reindex::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -122,6 +125,7 @@ impl Command {
             Self::Delete(args) => args.json,
             Self::Agents(args) => args.json,
             Self::Doctor(args) => args.json,
+            Self::Reindex(args) => args.json,
             Self::Serve(_) | Self::Acp(_) | Self::DemoAgent { .. } | Self::Completions(_) => false,
         }
     }
@@ -326,6 +330,7 @@ fn run_in(command: &Command, shell: &mut Shell) -> Exit {
         Command::Delete(args) => close::run_delete(args, shell),
         Command::Agents(args) => agents::run(args, shell),
         Command::Doctor(args) => doctor::run(args, shell),
+        Command::Reindex(args) => reindex::run(args, shell),
         // These need no shell and were run before.
         Command::Serve(_)
         | Command::Acp(_)
