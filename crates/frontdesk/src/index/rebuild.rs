@@ -268,6 +268,7 @@ fn begin(
         let from = Mark { bytes: was.bytes, seq: entry.view.seq };
         let from = if text.bytes < from.bytes { text } else { from };
         if fits && let Ok(reader) = Reader::open_at(path, from.bytes, from.seq) {
+            writer.drop_text_behind(key, text)?;
             return Ok((entry.view, reader));
         }
         writer.drop_text(key)?;
@@ -306,6 +307,7 @@ pub fn put_row(writer: &mut Writer, entry: &Entry) -> Result<(), IndexError> {
             }
         }
     };
+    writer.drop_text_behind(entry.key, mark)?;
     let mut said = Vec::new();
     let read = read_on(reader, None, &mut Passages::default(), |passages| {
         said.extend(passages.into_iter().map(|passage| (entry.key, passage)));

@@ -153,15 +153,18 @@ impl Passages {
         std::mem::take(&mut self.done)
     }
 
-    /// The end of what there is. A passage of a turn that still runs is left for later: returns
-    /// where to go on, `end` or the beginning of that passage.
+    /// The end of what there is; returns where to go on. A passage of a turn that still runs is left
+    /// for later. One outside a turn may go on, too: it is handed out, and to be replaced by what is
+    /// read from its beginning then.
     pub(super) fn finish(&mut self, end: Mark) -> Mark {
         match &self.open {
             Some(open) if self.in_turn => open.from,
-            _ => {
+            Some(open) => {
+                let from = open.from;
                 self.close();
-                end
+                from
             }
+            None => end,
         }
     }
 }

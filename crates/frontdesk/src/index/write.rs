@@ -231,6 +231,21 @@ impl Writer {
         Ok(())
     }
 
+    /// Drops what was said behind a mark, to be read again from there.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn drop_text_behind(&mut self, key: Key, mark: Mark) -> Result<(), IndexError> {
+        let Some(before) = self.before(key)? else { return Ok(()) };
+        let values = (before.id, number(mark.seq));
+        let sql = "DELETE FROM spoken WHERE rowid IN
+            (SELECT id FROM passage WHERE session = ? AND seq >= ?)";
+        self.conn.prepare_cached(sql)?.execute(values)?;
+        let sql = "DELETE FROM passage WHERE session = ? AND seq >= ?";
+        self.conn.prepare_cached(sql)?.execute(values)?;
+        Ok(())
+    }
+
     /// Drops the text of a session, to be read again.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! `run` is the whole life of `frontdesk serve`. What a connection says is read in `client`.
 
 mod client;
+mod reindex;
 mod start;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::node::Node;
 use crate::paths::Paths;
+pub use reindex::reindex;
 
 /// What `frontdesk serve` was told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
