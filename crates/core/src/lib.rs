@@ -12,6 +12,7 @@ pub mod import;
 pub mod limits;
 pub mod lines;
 pub mod methods;
+pub mod msp;
 pub mod record;
 pub mod render;
 pub mod route;
