@@ -3,6 +3,10 @@
 //! `fold(prefix)` then the rest equals `fold(all)`. Nothing here fails: what cannot be understood
 //! is counted as an anomaly. The transcript itself is read from the journal.
 
+mod describe;
+mod facts;
+mod update;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,6 +16,20 @@ use serde_json::Value;
 
 use crate::ids::{Epoch, Seq};
 use crate::record::{Kind, Record};
+pub use facts::{
+    Anomaly, ApprovalMode, ClientInfo, Done, ForkedFrom, NameOrigin, PREVIEW_CHARS_MAX, Policy,
+    Worktree,
+};
+pub use update::UpdateKind;
+
+/// Version of the fold: what was folded by another one (snapshots, index rows) is folded again.
+pub const FOLD_VERSION: u32 = 2;
+
+/// Records without sense that are kept by position; more are only counted.
+pub const ANOMALIES_MAX: usize = 32;
+
+/// Commands whose answers are kept for whoever repeats them; older ones are forgotten.
+pub const COMMANDS_MAX: usize = 64;
 
 /// What a session's records add up to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -29,8 +47,34 @@ pub struct View {
     pub cwd: String,
     /// Further directories as given.
     pub additional_directories: Vec<String>,
-    /// Title as last told by the agent.
+    /// Title as last told by the agent, live or in its list.
     pub title: Option<String>,
+    /// The name allocated here: from the first prompt, or given by a person.
+    pub name: Option<String>,
+    /// How it came by its name.
+    pub name_origin: Option<NameOrigin>,
+    /// The short title that the agent made for the session (`session_info_update`).
+    pub generated_name: Option<String>,
+    /// The beginning of the first prompt, on one line, at most [`PREVIEW_CHARS_MAX`] characters.
+    pub first_user_prompt: Option<String>,
+    /// Pieces of the first prompt are still coming in: an agent replays it in chunks.
+    pub first_prompt_goes_on: bool,
+    /// Branch of the workspace; `None` if it has none or its HEAD is detached.
+    pub branch: Option<String>,
+    /// The linked working tree it runs in.
+    pub worktree: Option<Worktree>,
+    /// Key of the top-level session this is a child of; it is a subagent then.
+    pub parent: Option<String>,
+    /// The client that had it made, as it named itself.
+    pub created_by_client: Option<ClientInfo>,
+    /// The session it was forked from.
+    pub forked_from: Option<ForkedFrom>,
+    /// The policy that Frontdesk was told for it.
+    pub policy: Option<Policy>,
+    /// Its agent has asked for a permission here.
+    pub has_asked: bool,
+    /// The last commands that were carried out, oldest first.
+    pub commands_done: Vec<Done>,
     /// How the session came to us.
     pub origin: Origin,
     /// When it began, as far as known.
@@ -69,8 +113,10 @@ pub struct View {
     pub deleted: bool,
     /// Put aside.
     pub archived: bool,
-    /// Records that made no sense.
-    pub anomalies: u64,
+    /// Records that made no sense: how many.
+    pub anomaly_count: u64,
+    /// The first [`ANOMALIES_MAX`] of them.
+    pub anomalies: Vec<Anomaly>,
 }
 
 /// How a session came to us.
@@ -116,6 +162,21 @@ struct Facts {
     resumable: Option<bool>,
     archived: Option<bool>,
     unproven: bool,
+    name: Option<String>,
+    origin: Option<String>,
+    parent: Option<String>,
+    // What another version may write in another shape must not cost the rest of the record.
+    client_info: Value,
+    forked_from: Value,
+    prompt: Value,
+    method: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Branch {
+    branch: Option<String>,
+    #[serde(default)]
+    worktree: Option<Worktree>,
 }
 
 impl View {
@@ -129,7 +190,7 @@ impl View {
     /// Folds one record. Records at or before the last position are skipped.
     pub fn apply(&mut self, record: &Record) {
         if record.seq <= self.seq {
-            self.anomalies += 1;
+            self.note_anomaly(record, "repeats a position");
             return;
         }
         self.seq = record.seq;
@@ -144,7 +205,16 @@ impl View {
                     self.take_options(options);
                 }
             }
-            Kind::Commands | Kind::Branch | Kind::Policy | Kind::Command | Kind::Subagent => {}
+            Kind::Branch => match record.payload::<Branch>() {
+                Some(told) => (self.branch, self.worktree) = (told.branch, told.worktree),
+                None => self.note_anomaly(record, "names no branch"),
+            },
+            Kind::Policy => match record.payload::<Policy>() {
+                Some(policy) => self.policy = Some(policy),
+                None => self.note_anomaly(record, "has a policy of another version"),
+            },
+            Kind::Command => self.take_command(record),
+            Kind::Commands | Kind::Subagent => {}
             Kind::Damage | Kind::Note | Kind::Parameters | Kind::Unknown(_) => {}
             Kind::Deleted => {
                 *self = Self {
@@ -161,7 +231,7 @@ impl View {
             }
             _ => match record.payload::<Facts>() {
                 Some(facts) => self.apply_facts(record, facts),
-                None => self.anomalies += 1,
+                None => self.note_anomaly(record, "has another shape than its kind"),
             },
         }
     }
@@ -172,6 +242,8 @@ impl View {
                 self.origin = Origin::Created;
                 self.created_at = Some(record.at);
                 self.updated_at = Some(record.at);
+                self.created_by_client = serde_json::from_value(facts.client_info.clone()).ok();
+                self.forked_from = describe::forked_from(&facts.forked_from);
                 self.take_result(facts.result.as_ref());
                 self.identify(facts);
             }
@@ -205,15 +277,17 @@ impl View {
                 self.open_interactions.clear();
             }
             Kind::Archived => self.archived = facts.archived.unwrap_or(true),
-            Kind::Title | Kind::Renamed => self.title = facts.title.or(self.title.take()),
+            Kind::Title => self.title = facts.title.or(self.title.take()),
+            Kind::Renamed => self.rename(record, facts),
             Kind::TurnQueued => self.queued_turns.extend(facts.turn),
             Kind::TurnStarted => self.start_turn(record, facts),
             Kind::TurnEnded => self.end_turn(record, facts),
             Kind::InteractionOpened => match facts.interaction {
                 Some(id) => {
+                    self.has_asked |= facts.method.as_deref() == Some(describe::PERMISSION);
                     self.open_interactions.insert(id, record.payload().unwrap_or_default());
                 }
-                None => self.anomalies += 1,
+                None => self.note_anomaly(record, "names no interaction"),
             },
             Kind::InteractionSettled => {
                 if let Some(id) = facts.interaction {
@@ -238,7 +312,15 @@ impl View {
         }
     }
 
+    fn note_anomaly(&mut self, record: &Record, what: &str) {
+        self.anomaly_count += 1;
+        if self.anomalies.len() < ANOMALIES_MAX {
+            self.anomalies.push(Anomaly { seq: record.seq, what: what.to_owned() });
+        }
+    }
+
     fn start_turn(&mut self, record: &Record, facts: Facts) {
+        self.preview_prompt(&facts.prompt);
         let turn = facts.turn.unwrap_or_default();
         self.queued_turns.retain(|queued| *queued != turn);
         self.open_turn = Some(OpenTurn {
@@ -283,13 +365,15 @@ impl View {
         if facts.title.is_some() {
             self.title = facts.title;
         }
+        if facts.parent.is_some() {
+            self.parent = facts.parent;
+        }
     }
 
     fn apply_update(&mut self, record: &Record) {
         let params = crate::render::stored_params(&record.data);
         let Some(update) = UpdateKind::of(&params) else {
-            self.anomalies += 1;
-            return;
+            return self.note_anomaly(record, "holds no update");
         };
         if record.kind != Kind::Imported {
             self.last_agent_at = Some(record.at);
@@ -298,6 +382,7 @@ impl View {
             UpdateKind::Conversation => {
                 self.items += 1;
                 if record.kind == Kind::Imported {
+                    self.preview_piece(crate::import::user_text(&params).as_deref());
                     self.last_agent_at = self.listed_at.max(self.last_agent_at);
                 } else {
                     self.touch(record);
@@ -305,6 +390,7 @@ impl View {
             }
             UpdateKind::Info { title } => {
                 if title.is_some() {
+                    self.generated_name.clone_from(&title);
                     self.title = title;
                 }
             }
@@ -337,79 +423,6 @@ impl View {
                 Arc::make_mut(&mut self.options).insert(name, value);
             }
         }
-    }
-}
-
-/// What a `session/update` is about, as far as the view cares.
-#[derive(Clone, Debug, PartialEq)]
-pub enum UpdateKind {
-    /// Part of the conversation: messages, thoughts, tool calls, plans.
-    Conversation,
-    /// `session_info_update`.
-    Info {
-        /// The title, where one is told.
-        title: Option<String>,
-    },
-    /// `current_mode_update`.
-    Mode(String),
-    /// `config_option_update`.
-    Options(Value),
-    /// `available_commands_update`.
-    Commands,
-    /// Anything else, unknown kinds included: passed on and kept.
-    Other,
-}
-
-#[derive(Deserialize)]
-struct UpdateParams<'a> {
-    #[serde(borrow)]
-    update: UpdateHead<'a>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct UpdateHead<'a> {
-    #[serde(borrow)]
-    session_update: std::borrow::Cow<'a, str>,
-}
-
-#[derive(Deserialize)]
-struct UpdateFull {
-    update: UpdateBody,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[derive(Default)]
-struct UpdateBody {
-    title: Option<String>,
-    current_mode_id: Option<String>,
-    config_options: Option<Value>,
-}
-
-impl UpdateKind {
-    /// Reads the params of a `session/update`; `None` if they are not of that shape at all.
-    #[must_use]
-    pub fn of(params: &[u8]) -> Option<Self> {
-        let head: UpdateParams<'_> = serde_json::from_slice(params).ok()?;
-        let body = || serde_json::from_slice::<UpdateFull>(params).map(|full| full.update).ok();
-        Some(match head.update.session_update.as_ref() {
-            "user_message_chunk"
-            | "agent_message_chunk"
-            | "agent_thought_chunk"
-            | "tool_call"
-            | "tool_call_update"
-            | "plan" => Self::Conversation,
-            "session_info_update" => Self::Info { title: body().and_then(|body| body.title) },
-            "current_mode_update" => {
-                body().and_then(|body| body.current_mode_id).map_or(Self::Other, Self::Mode)
-            }
-            "config_option_update" => {
-                body().and_then(|body| body.config_options).map_or(Self::Other, Self::Options)
-            }
-            "available_commands_update" => Self::Commands,
-            _ => Self::Other,
-        })
     }
 }
 

@@ -80,7 +80,7 @@ fn state_updates_change_the_options_and_the_title() {
     assert_eq!(view.options["configOptions"], serde_json::json!([1]));
     assert!(!view.options.contains_key("sessionId"));
     assert_eq!(view.title.as_deref(), Some("T"));
-    assert_eq!(view.anomalies, 0);
+    assert_eq!(view.anomaly_count, 0);
 }
 
 #[test]
@@ -108,8 +108,147 @@ fn duplicates_and_nonsense_are_counted_and_skipped() {
         record(3, Kind::Update, "[]"),
         record(4, Kind::Unknown("new".into()), "{}"),
     ]);
-    assert_eq!(view.anomalies, 3);
+    assert_eq!(view.anomaly_count, 3);
+    assert_eq!(view.anomalies.iter().map(|anomaly| anomaly.seq).collect::<Vec<_>>(), [1, 2, 3]);
     assert!(!view.deleted);
+}
+
+#[test]
+fn names_titles_and_the_first_prompt_each_have_their_own_source() {
+    let info = r#"{"update":{"sessionUpdate":"session_info_update","title":"Made up"}}"#;
+    let mut records = vec![
+        record(
+            1,
+            Kind::Created,
+            r#"{"agent":"a","cwd":"/","clientInfo":{"name":"zed","version":"1"}}"#,
+        ),
+        record(
+            2,
+            Kind::TurnStarted,
+            r#"{"turn":"t","client":"k","prompt":[{"type":"image","data":"AAAA"},{"type":"text","text":"fix\n the\u2028bug "}]}"#,
+        ),
+        record(3, Kind::Renamed, r#"{"name":"fix the bug","origin":"automatic"}"#),
+        record(4, Kind::Update, info),
+    ];
+    let view = fold(&records);
+    assert_eq!(view.first_user_prompt.as_deref(), Some("fix the bug"));
+    assert_eq!(
+        (view.title.as_deref(), view.generated_name.as_deref()),
+        (Some("Made up"), Some("Made up"))
+    );
+    assert_eq!(
+        (view.name.as_deref(), view.name_origin),
+        (Some("fix the bug"), Some(NameOrigin::Automatic))
+    );
+    assert_eq!(
+        view.created_by_client,
+        Some(ClientInfo { name: "zed".into(), version: "1".into() })
+    );
+    records.push(record(5, Kind::Renamed, r#"{"name":"mine","origin":"custom"}"#));
+    records.push(record(6, Kind::Metadata, r#"{"title":"From the list"}"#));
+    records.push(record(
+        7,
+        Kind::TurnStarted,
+        r#"{"turn":"u","prompt":[{"type":"text","text":"more"}]}"#,
+    ));
+    let view = fold(&records);
+    assert_eq!((view.name.as_deref(), view.name_origin), (Some("mine"), Some(NameOrigin::Custom)));
+    assert_eq!(
+        (view.title.as_deref(), view.generated_name.as_deref()),
+        (Some("From the list"), Some("Made up"))
+    );
+    assert_eq!(view.first_user_prompt.as_deref(), Some("fix the bug"));
+}
+
+#[test]
+fn a_replayed_first_prompt_is_put_together_from_its_pieces() {
+    let piece = |text: &str| {
+        format!(
+            r#"{{"update":{{"sessionUpdate":"user_message_chunk","content":{{"type":"text","text":"{text}"}}}}}}"#
+        )
+    };
+    let view = fold(&[
+        record(1, Kind::Adopted, r#"{"agent":"a","nativeId":"n","cwd":"/"}"#),
+        record(2, Kind::Imported, &piece("what ")),
+        record(3, Kind::Imported, &piece("is this")),
+        record(4, Kind::Imported, r#"{"update":{"sessionUpdate":"agent_message_chunk"}}"#),
+        record(5, Kind::Imported, &piece("second")),
+    ]);
+    assert_eq!(view.first_user_prompt.as_deref(), Some("what is this"));
+    assert_eq!((view.turn_count, view.last_activity_at), (0, None));
+}
+
+#[test]
+fn model_provider_and_mode_come_from_options_and_are_never_guessed() {
+    let view = fold(&[record(
+        1,
+        Kind::Created,
+        r#"{"agent":"a","cwd":"/","result":{"models":{"currentModelId":"old"},"modes":{"currentModeId":"ask"},"configOptions":[{"id":"m","category":"model","currentValue":"openai/gpt"}]}}"#,
+    )]);
+    assert_eq!(
+        (view.model_id(), view.provider_id(), view.mode_id()),
+        (Some("openai/gpt"), None, Some("ask"))
+    );
+    let view = fold(&[record(1, Kind::Created, r#"{"agent":"a","cwd":"/"}"#)]);
+    assert_eq!((view.model_id(), view.provider_id(), view.mode_id()), (None, None, None));
+}
+
+#[test]
+fn a_fork_knows_its_parent_in_both_spellings() {
+    let old = fold(&[record(1, Kind::Created, r#"{"agent":"a","cwd":"/","forkedFrom":"p"}"#)]);
+    assert_eq!(old.forked_from.unwrap().session_id, "p");
+    let new = fold(&[record(
+        1,
+        Kind::Created,
+        r#"{"agent":"a","cwd":"/","forkedFrom":{"sessionId":"p","cutCursor":"v:p:9","cutExplicit":false,"commandId":"c"}}"#,
+    )]);
+    assert_eq!(new.forked_from.unwrap().cut_cursor, "v:p:9");
+}
+
+#[test]
+fn policy_branch_and_questions_are_folded() {
+    let mut records = vec![
+        record(1, Kind::Created, r#"{"agent":"a","cwd":"/"}"#),
+        record(2, Kind::Policy, r#"{"mode":"denyUnmatched","source":"startup"}"#),
+        record(
+            3,
+            Kind::Branch,
+            r#"{"branch":"main","vcs":"git","worktree":{"path":"/w","origin":"attached"}}"#,
+        ),
+        record(
+            4,
+            Kind::InteractionOpened,
+            r#"{"interaction":"i","method":"session/request_permission"}"#,
+        ),
+        record(5, Kind::InteractionOpened, r#"{"interaction":"j","method":"elicitation/create"}"#),
+        record(6, Kind::Policy, r#"{"mode":"brandNew","source":"startup"}"#),
+    ];
+    let view = fold(&records);
+    assert_eq!(view.policy.as_ref().unwrap().mode, ApprovalMode::DenyUnmatched);
+    assert_eq!((view.branch.as_deref(), view.has_asked), (Some("main"), true));
+    assert_eq!(view.open_questions(), (1, 1));
+    assert_eq!(
+        view.anomalies,
+        [Anomaly { seq: 6, what: "has a policy of another version".into() }]
+    );
+    records.push(record(7, Kind::Branch, r#"{"branch":null,"vcs":"git"}"#));
+    records.push(record(8, Kind::InteractionSettled, r#"{"interaction":"i"}"#));
+    let view = fold(&records);
+    assert_eq!((view.branch, view.worktree, view.updated_at), (None, None, view.created_at));
+    assert_eq!(view.open_interactions.len(), 1);
+}
+
+#[test]
+fn commands_and_anomalies_are_kept_up_to_their_limits() {
+    let records: Vec<Record> = (1..=200)
+        .map(|seq| match seq % 2 {
+            0 => record(seq, Kind::Command, &format!(r#"{{"commandId":"{seq}","ack":{{}}}}"#)),
+            _ => record(seq, Kind::Command, "7"),
+        })
+        .collect();
+    let view = fold(&records);
+    assert_eq!((view.commands_done.len(), view.anomalies.len()), (COMMANDS_MAX, ANOMALIES_MAX));
+    assert_eq!((view.commands_done[0].command_id.as_str(), view.anomaly_count), ("74", 100));
 }
 
 fn any_record() -> impl Strategy<Value = (Kind, String)> {
@@ -123,6 +262,11 @@ fn any_record() -> impl Strategy<Value = (Kind, String)> {
             r#"{"update":{"sessionUpdate":"current_mode_update","currentModeId":"m"}}"#.to_owned()
         ),
         Just(r#"{"modes":{"currentModeId":"x"},"instance":"i"}"#.to_owned()),
+        Just(r#"{"name":"n","origin":"custom","commandId":"c","mode":"allowAll","source":"s"}"#.to_owned()),
+        Just(r#"{"branch":"b","worktree":{"path":"/","origin":"attached"},"method":"session/request_permission","interaction":"q"}"#.to_owned()),
+        Just(r#"{"turn":"t1","prompt":[{"type":"text","text":" a  b "}],"clientInfo":{"name":"n","version":"v"},"forkedFrom":"p","parent":"k"}"#.to_owned()),
+        Just(r#"{"update":{"sessionUpdate":"user_message_chunk","content":{"type":"text","text":" x "}}}"#.to_owned()),
+        Just(r#"{"update":{"sessionUpdate":"session_info_update","title":"T"}}"#.to_owned()),
         Just("null".to_owned()),
         "[a-z0-9{}\":]{0,12}",
     ];

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::thread;
 
-use frontdesk_core::fold::View;
+use frontdesk_core::fold::{FOLD_VERSION, View};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Node;
@@ -38,14 +39,23 @@ pub struct Recovered {
     pub unreadable: usize,
 }
 
+/// A view as a snapshot keeps it.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Folded {
+    /// [`FOLD_VERSION`] of who folded; another one's view is not used.
+    version: u32,
+    view: View,
+}
+
 /// Folds a journal, from its snapshot where there is one.
 ///
 /// # Errors
 /// If the journal cannot be opened or read.
 pub fn read_view(path: &Path) -> Result<View, LogError> {
     let snapshot = Snapshot::read(path).and_then(|(snapshot, reader)| {
-        let view: View = serde_json::from_str(snapshot.fold.get()).ok()?;
-        Some((view, reader))
+        let folded: Folded = serde_json::from_str(snapshot.fold.get()).ok()?;
+        (folded.version == FOLD_VERSION).then_some((folded.view, reader))
     });
     let (view, reader) = match snapshot {
         Some(found) => found,
@@ -97,7 +107,8 @@ fn read_found(found: &Found) -> Result<View, LogError> {
 /// # Errors
 /// If it cannot be written; it can always be made again.
 pub fn save_view(path: &Path, journal_bytes: u64, view: &View) -> Result<(), LogError> {
-    let Ok(fold) = serde_json::value::to_raw_value(view) else { return Ok(()) };
+    let folded = json!({ "version": FOLD_VERSION, "view": view });
+    let Ok(fold) = serde_json::value::to_raw_value(&folded) else { return Ok(()) };
     Snapshot { journal_bytes, seq: view.seq, fold }.write(path)
 }
 

@@ -62,3 +62,24 @@ fn a_snapshot_is_used_where_the_journal_is_long() {
         assert_eq!(read.seq, at + 1);
     }
 }
+
+#[test]
+fn a_snapshot_of_another_fold_is_folded_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let found = journal(temp.path(), 1, 2_000);
+    let text = fs::read_to_string(&found.path).unwrap();
+    let bytes = text.rfind('\n').unwrap() as u64 + 1;
+    let view = View { seq: 1_999, cwd: "/snapshot".to_owned(), ..View::default() };
+    for version in [0, FOLD_VERSION + 1] {
+        let fold = json!({ "version": version, "view": view });
+        let fold = serde_json::value::to_raw_value(&fold).unwrap();
+        Snapshot { journal_bytes: bytes, seq: 1_999, fold }.write(&found.path).unwrap();
+        assert_ne!(read_view(&found.path).unwrap().cwd, "/snapshot");
+    }
+    // One of 0.1.0 was the bare view.
+    let fold = serde_json::value::to_raw_value(&view).unwrap();
+    Snapshot { journal_bytes: bytes, seq: 1_999, fold }.write(&found.path).unwrap();
+    assert_ne!(read_view(&found.path).unwrap().cwd, "/snapshot");
+    save_view(&found.path, bytes, &view).unwrap();
+    assert_eq!(read_view(&found.path).unwrap().cwd, "/snapshot");
+}

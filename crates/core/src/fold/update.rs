@@ -1,0 +1,77 @@
+//! What a `session/update` is about, read shallowly.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What a `session/update` is about, as far as the view cares.
+#[derive(Clone, Debug, PartialEq)]
+pub enum UpdateKind {
+    /// Part of the conversation: messages, thoughts, tool calls, plans.
+    Conversation,
+    /// `session_info_update`.
+    Info {
+        /// The title, where one is told.
+        title: Option<String>,
+    },
+    /// `current_mode_update`.
+    Mode(String),
+    /// `config_option_update`.
+    Options(Value),
+    /// `available_commands_update`.
+    Commands,
+    /// Anything else, unknown kinds included: passed on and kept.
+    Other,
+}
+
+#[derive(Deserialize)]
+struct UpdateParams<'a> {
+    #[serde(borrow)]
+    update: UpdateHead<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct UpdateHead<'a> {
+    #[serde(borrow)]
+    session_update: std::borrow::Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct UpdateFull {
+    update: UpdateBody,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct UpdateBody {
+    title: Option<String>,
+    current_mode_id: Option<String>,
+    config_options: Option<Value>,
+}
+
+impl UpdateKind {
+    /// Reads the params of a `session/update`; `None` if they are not of that shape at all.
+    #[must_use]
+    pub fn of(params: &[u8]) -> Option<Self> {
+        let head: UpdateParams<'_> = serde_json::from_slice(params).ok()?;
+        let body = || serde_json::from_slice::<UpdateFull>(params).map(|full| full.update).ok();
+        Some(match head.update.session_update.as_ref() {
+            "user_message_chunk"
+            | "agent_message_chunk"
+            | "agent_thought_chunk"
+            | "tool_call"
+            | "tool_call_update"
+            | "plan" => Self::Conversation,
+            "session_info_update" => Self::Info { title: body().and_then(|body| body.title) },
+            "current_mode_update" => {
+                body().and_then(|body| body.current_mode_id).map_or(Self::Other, Self::Mode)
+            }
+            "config_option_update" => {
+                body().and_then(|body| body.config_options).map_or(Self::Other, Self::Options)
+            }
+            "available_commands_update" => Self::Commands,
+            _ => Self::Other,
+        })
+    }
+}
