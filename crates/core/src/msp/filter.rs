@@ -101,9 +101,10 @@ impl ListFilter {
     #[must_use]
     pub fn takes(&self, row: RowFacts<'_>) -> bool {
         let id = self.ids.as_ref().is_none_or(|ids| row.key.is_some_and(|key| ids.contains(&key)));
-        let branch = self.branches.as_ref().is_none_or(|wanted| {
-            wanted.iter().any(|branch| branch.as_deref() == row.branch)
-        });
+        let branch = self
+            .branches
+            .as_ref()
+            .is_none_or(|wanted| wanted.iter().any(|branch| branch.as_deref() == row.branch));
         id && branch && self.text.as_ref().is_none_or(|text| text.takes(row))
     }
 }
@@ -117,7 +118,8 @@ impl TextFilter {
                 "name" => &mut text.name,
                 "title" => &mut text.title,
                 other => {
-                    let sentence = format!("filter.text.fields has {other:?}; there are name and title");
+                    let sentence =
+                        format!("filter.text.fields has {other:?}; there are name and title");
                     return Err(MspError::invalid(sentence));
                 }
             };
@@ -148,7 +150,8 @@ impl TextFilter {
 
     fn to_json(&self) -> Value {
         let fields = [("name", self.name), ("title", self.title)];
-        let fields: Vec<&str> = fields.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+        let fields: Vec<&str> =
+            fields.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
         let mut out = json!({ "fields": fields });
         if let Some(all) = &self.all {
             out["allOf"] = json!(all);

@@ -83,7 +83,8 @@ fn all_terms_must_match_in_any_field_and_one_of_the_others() {
         "text": { "fields": ["name", "title"], "allOf": ["fix", "parser"], "anyOf": ["x", "old"] },
     }))
     .unwrap();
-    let row = |name, title| RowFacts { name: Some(name), title: Some(title), ..RowFacts::default() };
+    let row =
+        |name, title| RowFacts { name: Some(name), title: Some(title), ..RowFacts::default() };
     assert!(filter.takes(row("fix it", "the old parser")));
     assert!(!filter.takes(row("fix it", "the parser")));
     assert!(!filter.takes(row("fix it old", "nothing")));

@@ -46,11 +46,8 @@ const METHODS: &[&str] = &[
 ];
 
 /// Parameters of stable methods that are experimental.
-const PARAMS: &[(&str, &str)] = &[
-    ("session/start", "worktree"),
-    ("session/start", "limits"),
-    ("turn/start", "tokenBudget"),
-];
+const PARAMS: &[(&str, &str)] =
+    &[("session/start", "worktree"), ("session/start", "limits"), ("turn/start", "tokenBudget")];
 
 /// Members of a `Session` object that are experimental.
 const SESSION: &[&str] = &["worktree", "permissionState", "currentLimits"];
@@ -134,7 +131,10 @@ mod tests {
             "attention": ["admissionPending", "approvalPending", "brandNew"],
         });
         strip_session(&mut session);
-        assert_eq!(session, json!({ "sessionId": "s", "attention": ["approvalPending", "brandNew"] }));
+        assert_eq!(
+            session,
+            json!({ "sessionId": "s", "attention": ["approvalPending", "brandNew"] })
+        );
         let mut changed = json!({ "permissionState": {}, "attention": ["admissionPending"] });
         strip_status(&mut changed);
         assert_eq!(changed, json!({}));

@@ -5,11 +5,11 @@
 //! its caller chooses; the Rust SDK names itself and only warns. So the newest Python release's is
 //! the default, the Rust SDK is shown its own, and `[msp] fingerprint` sets any other.
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::errors::MspError;
 use super::params::{Params, Read as _};
+use crate::fold::ClientInfo;
 
 /// Stable fingerprints by release, oldest first.
 pub const FINGERPRINTS: &[(&str, &str)] = &[
@@ -35,26 +35,13 @@ const RUST_SDK: &str = "muse_code_sdk";
 const GRANTABLE: &[&str] = &["sessionListStream", "sessionRename"];
 
 /// Notifications that a client cannot opt out of.
-const PROTECTED: &[&str] = &[
-    "approval/resolved",
-    "userInput/settled",
-    "view/gap",
-    "session/leaveCompleted",
-];
-
-/// Who a client says it is: attribution, never a credential.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientInfo {
-    /// Its name, in small letters, digits and underscores.
-    pub name: String,
-    /// Its version.
-    pub version: String,
-}
+const PROTECTED: &[&str] =
+    &["approval/resolved", "userInput/settled", "view/gap", "session/leaveCompleted"];
 
 /// What a client said in `initialize`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Initialize {
-    /// Who it is.
+    /// Who it is: attribution, never a credential.
     pub client: ClientInfo,
     /// Its name for people, if it has one.
     pub title: Option<String>,

@@ -15,5 +15,5 @@ pub mod view;
 pub use cursor::ViewCursor;
 pub use errors::{ErrorKind, MspError};
 pub use filter::{ListFilter, RowFacts};
-pub use handshake::{ClientInfo, Host, Initialize};
+pub use handshake::{Host, Initialize};
 pub use view::{Event, Renderer};

@@ -80,8 +80,7 @@ pub trait Read {
     ) -> Result<Option<T>, MspError> {
         let Some(value) = self.member(name) else { return Ok(None) };
         let read = as_type(value);
-        read.map(Some)
-            .ok_or_else(|| MspError::invalid(format!("params.{name} must be {wanted}")))
+        read.map(Some).ok_or_else(|| MspError::invalid(format!("params.{name} must be {wanted}")))
     }
 }
 
