@@ -93,6 +93,12 @@ pub struct View {
     pub items: u64,
     /// Modes, models and configuration options as last told, ready for a load or resume answer.
     pub options: Arc<serde_json::Map<String, Value>>,
+    /// The model in force, as the agent's options tell it; `None` where they do not.
+    pub model_id: Option<String>,
+    /// The provider of the model, as the agent's options tell it.
+    pub provider_id: Option<String>,
+    /// The agent's own mode in force, as its options or modes tell it.
+    pub mode_id: Option<String>,
     /// The last `available_commands_update`, params as text.
     pub commands: Option<Arc<str>>,
     /// The turn without an ending.
@@ -400,9 +406,11 @@ impl View {
                 {
                     modes.insert("currentModeId".into(), mode.into());
                 }
+                self.read_options();
             }
             UpdateKind::Options(options) => {
                 Arc::make_mut(&mut self.options).insert("configOptions".into(), options);
+                self.read_options();
             }
             UpdateKind::Commands => {
                 self.commands = std::str::from_utf8(&params).ok().map(Into::into);
@@ -423,6 +431,7 @@ impl View {
                 Arc::make_mut(&mut self.options).insert(name, value);
             }
         }
+        self.read_options();
     }
 }
 

@@ -186,11 +186,14 @@ fn model_provider_and_mode_come_from_options_and_are_never_guessed() {
         r#"{"agent":"a","cwd":"/","result":{"models":{"currentModelId":"old"},"modes":{"currentModeId":"ask"},"configOptions":[{"id":"m","category":"model","currentValue":"openai/gpt"}]}}"#,
     )]);
     assert_eq!(
-        (view.model_id(), view.provider_id(), view.mode_id()),
+        (view.model_id.as_deref(), view.provider_id.as_deref(), view.mode_id.as_deref()),
         (Some("openai/gpt"), None, Some("ask"))
     );
     let view = fold(&[record(1, Kind::Created, r#"{"agent":"a","cwd":"/"}"#)]);
-    assert_eq!((view.model_id(), view.provider_id(), view.mode_id()), (None, None, None));
+    assert_eq!(
+        (view.model_id.as_deref(), view.provider_id.as_deref(), view.mode_id.as_deref()),
+        (None, None, None)
+    );
 }
 
 #[test]

@@ -69,27 +69,19 @@ impl View {
         }
     }
 
-    /// The model in force, as the agent's options tell it; `None` where they do not.
-    #[must_use]
-    pub fn model_id(&self) -> Option<&str> {
+    /// Model, provider and mode out of the options: kept apart, so that a row without the options
+    /// has them too. The provider is never guessed from the model.
+    pub(super) fn read_options(&mut self) {
+        let told = |name: &str, member: &str| {
+            self.options.get(name).and_then(|told| told.get(member)).and_then(Value::as_str)
+        };
         let options = self.options.get("configOptions").unwrap_or(&Value::Null);
-        let models = self.options.get("models").and_then(|models| models.get("currentModelId"));
-        option_value(options, &["model"]).or_else(|| models?.as_str())
-    }
-
-    /// The provider of the model, as the agent's options tell it; never guessed from the model.
-    #[must_use]
-    pub fn provider_id(&self) -> Option<&str> {
-        let options = self.options.get("configOptions").unwrap_or(&Value::Null);
-        option_value(options, &["model_provider", "provider"])
-    }
-
-    /// The agent's own mode in force, as its options or modes tell it.
-    #[must_use]
-    pub fn mode_id(&self) -> Option<&str> {
-        let options = self.options.get("configOptions").unwrap_or(&Value::Null);
-        let modes = self.options.get("modes").and_then(|modes| modes.get("currentModeId"));
-        option_value(options, &["mode"]).or_else(|| modes?.as_str())
+        let model = option_value(options, &["model"]).or(told("models", "currentModelId"));
+        let mode = option_value(options, &["mode"]).or(told("modes", "currentModeId"));
+        let provider = option_value(options, &["model_provider", "provider"]);
+        let owned = |text: Option<&str>| text.map(ToOwned::to_owned);
+        (self.model_id, self.mode_id, self.provider_id) =
+            (owned(model), owned(mode), owned(provider));
     }
 
     /// Open questions for a permission, and open questions of another kind.

@@ -1,10 +1,8 @@
-//! The experimental part of the protocol: refused inbound and taken out outbound on connections
-//! that did not ask for it.
+//! The experimental part of the protocol, refused inbound on connections that did not ask for it.
 //!
+//! Outbound it is taken out of the one object that has any (`Session::strip_experimental`).
 //! Source: the members and methods marked `x-msp-stability: experimental`, as the experimental
 //! Python models 1.4.13 have them.
-
-use serde_json::Value;
 
 use super::errors::{ErrorKind, MspError};
 use super::params::{Params, Read as _};
@@ -49,9 +47,6 @@ const METHODS: &[&str] = &[
 const PARAMS: &[(&str, &str)] =
     &[("session/start", "worktree"), ("session/start", "limits"), ("turn/start", "tokenBudget")];
 
-/// Members of a `Session` object that are experimental.
-const SESSION: &[&str] = &["worktree", "permissionState", "currentLimits"];
-
 /// Refuses what an unopted connection may not ask.
 ///
 /// # Errors
@@ -75,35 +70,10 @@ pub fn check(method: &str, params: &Params, experimental: bool) -> Result<(), Ms
     }
 }
 
-/// Takes experimental members and variants out of a `Session` object.
-pub fn strip_session(session: &mut Value) {
-    let Some(session) = session.as_object_mut() else { return };
-    for name in SESSION {
-        session.remove(*name);
-    }
-    strip_attention(session);
-}
-
-/// Takes experimental members and variants out of the params of `session/statusChanged`.
-pub fn strip_status(params: &mut Value) {
-    let Some(params) = params.as_object_mut() else { return };
-    params.remove("permissionState");
-    strip_attention(params);
-}
-
-/// The one experimental attention flag; a list that has nothing else goes as a whole.
-fn strip_attention(holder: &mut Params) {
-    let Some(Value::Array(flags)) = holder.get_mut("attention") else { return };
-    flags.retain(|flag| flag != "admissionPending");
-    if flags.is_empty() {
-        holder.remove("attention");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn params(value: Value) -> Params {
         value.as_object().cloned().unwrap()
@@ -122,21 +92,5 @@ mod tests {
         assert_eq!(error.data["descriptor"], "session/start.worktree");
         assert!(check("session/start", &params(json!({ "worktree": null })), false).is_ok());
         assert!(check("session/read", &tree, false).is_ok());
-    }
-
-    #[test]
-    fn what_is_experimental_goes_and_the_rest_stays() {
-        let mut session = json!({
-            "sessionId": "s", "worktree": {}, "permissionState": {},
-            "attention": ["admissionPending", "approvalPending", "brandNew"],
-        });
-        strip_session(&mut session);
-        assert_eq!(
-            session,
-            json!({ "sessionId": "s", "attention": ["approvalPending", "brandNew"] })
-        );
-        let mut changed = json!({ "permissionState": {}, "attention": ["admissionPending"] });
-        strip_status(&mut changed);
-        assert_eq!(changed, json!({}));
     }
 }

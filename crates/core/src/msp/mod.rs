@@ -9,8 +9,10 @@ pub mod filter;
 pub mod gate;
 pub mod handshake;
 pub mod history;
+pub mod object;
 pub mod params;
 pub mod view;
+pub mod words;
 
 pub use cursor::ViewCursor;
 pub use errors::{ErrorKind, MspError};

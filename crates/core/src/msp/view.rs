@@ -229,11 +229,11 @@ impl Renderer {
             out.durable("session/branchChanged", object(params), record.seq);
         }
         if now.model != before.model
-            && let Some(model) = self.view.model_id()
+            && let Some(model) = &self.view.model_id
         {
             let params = json!({
                 "modelId": model,
-                "providerId": self.view.provider_id(),
+                "providerId": self.view.provider_id,
                 "source": model_source(&record.kind),
             });
             out.durable("session/modelChanged", object(params), record.seq);
@@ -344,10 +344,7 @@ impl State {
         Self {
             name: (view.name.clone(), view.name_origin, view.generated_name.clone()),
             branch: (view.branch.clone(), view.worktree.as_ref().map(|tree| tree.path.clone())),
-            model: (
-                view.model_id().map(ToOwned::to_owned),
-                view.provider_id().map(ToOwned::to_owned),
-            ),
+            model: (view.model_id.clone(), view.provider_id.clone()),
         }
     }
 }
