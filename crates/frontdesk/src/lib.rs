@@ -9,6 +9,7 @@ pub mod dispatch;
 pub mod hold;
 pub mod lock;
 pub mod log;
+pub mod msp;
 pub mod node;
 pub mod paths;
 pub mod serve;

@@ -33,6 +33,8 @@ pub struct Config {
     pub status_words: StatusWords,
     /// The limits in force; `idle_unload_s` is the value for agents that have none of their own.
     pub limits: Limits,
+    /// `[msp] fingerprint`: what MSP clients are shown, in place of what fits them.
+    pub fingerprint: Option<String>,
     /// `[policy]` as written; kept for a later version.
     pub policy: toml::Table,
     /// `[http]` as written; kept for a later version.

@@ -1,9 +1,10 @@
 //! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
 //!
-//! Rooms: [`directory`] who has what; [`instances`] agents that run; [`lists`] the agents' own
+//! Rooms: [`directory`] who has what; [`feed`] what changes; [`instances`] agents that run; [`lists`] the agents' own
 //! lists; `open` calling a session back; [`recover`] what a start does.
 
 pub mod directory;
+pub mod feed;
 pub mod instances;
 pub mod lists;
 mod open;
@@ -33,6 +34,7 @@ use crate::log::Log;
 use crate::paths::Paths;
 use crate::session::{LaneHandle, LaneMsg, Start};
 use directory::Directory;
+use feed::Feed;
 use lists::Lists;
 pub use open::OpenRequest;
 
@@ -58,6 +60,8 @@ pub struct Node {
     pub claims: PathBuf,
     /// Who has what.
     pub directory: Directory,
+    /// Where lanes tell what changes.
+    pub feed: Feed,
     /// The agents' own lists.
     pub lists: Lists,
     /// When it began.
@@ -119,6 +123,7 @@ impl Node {
             log: Arc::new(log),
             claims,
             directory: Directory::default(),
+            feed: Feed::default(),
             lists: Lists::default(),
             since: Timestamp::now(),
             lanes: Mutex::default(),

@@ -62,6 +62,7 @@ impl Lane {
         while !self.unwritten.is_empty() {
             match self.journal.append(&self.unwritten) {
                 Ok(ticket) => {
+                    self.node.feed.written(self.handle.key(), &self.unwritten);
                     self.unwritten.clear();
                     self.behind = false;
                     if !ticket.is_settled() {
