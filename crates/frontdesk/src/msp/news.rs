@@ -20,8 +20,10 @@ use crate::node::feed::News;
 
 /// Tells a client what happens until its connection ends.
 pub(super) async fn tell(peer: Arc<Peer>, mut listener: broadcast::Receiver<News>) {
+    let said = peer.said();
     let mut teller = Teller {
-        stream: peer.said().is_some_and(|said| said.has("sessionListStream")),
+        stream: said.as_ref().is_some_and(|said| said.has("sessionListStream")),
+        experimental: said.is_some_and(|said| said.experimental),
         pause: Duration::from_millis(peer.face.node.limits.msp_list_ms),
         peer,
         changed: HashSet::new(),
@@ -49,6 +51,7 @@ struct Teller {
     peer: Arc<Peer>,
     /// Whether the client asked for changed rows.
     stream: bool,
+    experimental: bool,
     pause: Duration,
     changed: HashSet<Key>,
     due: Instant,
@@ -71,7 +74,8 @@ impl Teller {
             });
             self.peer.notify("session/closed", &params);
         }
-        if news.status && !news.born {
+        // The permission state is experimental: others are not told of its changes alone.
+        if (news.status || (news.ruling && self.experimental)) && !news.born {
             self.status(news.key, row, cursor);
         }
         if self.stream && row.is_some() && !news.born {

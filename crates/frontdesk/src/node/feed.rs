@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use frontdesk_core::fold::ApprovalMode;
 use frontdesk_core::ids::{Key, Seq};
 use frontdesk_core::record::{Kind, Record};
 use serde::Deserialize;
@@ -32,6 +33,8 @@ pub struct News {
     pub closed: Option<Box<str>>,
     /// What it is doing, or what waits for people, is not what it was.
     pub status: bool,
+    /// What decides over its questions is not what it was.
+    pub ruling: bool,
 }
 
 /// What a session is doing, as far as listeners are told.
@@ -41,9 +44,10 @@ struct Doing {
     turn: bool,
     approvals: bool,
     inputs: bool,
-    watched: bool,
-    policy: Option<frontdesk_core::fold::ApprovalMode>,
 }
+
+/// What decides over questions: the policy, and whether somebody is there to answer.
+type Ruling = Option<(ApprovalMode, bool)>;
 
 impl Doing {
     fn of(row: &Row) -> Self {
@@ -56,15 +60,19 @@ impl Doing {
             turn: row.view.open_turn.is_some(),
             approvals: approvals > 0,
             inputs: inputs > 0,
-            watched: row.clients > 0,
-            policy: row.view.policy.as_ref().map(|policy| policy.mode),
         }
     }
+}
+
+fn ruling(row: &Row) -> Ruling {
+    let policy = row.view.policy.as_ref().filter(|_| row.is_live())?;
+    Some((policy.mode, row.clients > 0))
 }
 
 #[derive(Debug, Default)]
 struct Told {
     doing: Doing,
+    ruling: Ruling,
     born: bool,
     closed: Option<Box<str>>,
 }
@@ -122,23 +130,28 @@ impl Feed {
         }
     }
 
-    /// A lane published its row, or took it out; `at_rest`: the lane needs nothing of this any more.
+    /// A lane published its row, or took it out.
     pub fn publish(&self, key: Key, row: Option<Arc<Row>>) {
         let now = row.as_deref().map(Doing::of).unwrap_or_default();
         let mut told = lock(&self.told);
         let before = told.entry(key).or_default();
-        let status = before.doing != now;
+        // One that is being closed is told of when it is: behind the record that says so.
+        let closing = before.doing.loaded && row.as_deref().is_some_and(|r| r.is_loaded());
+        let now = if closing && !now.loaded { before.doing } else { now };
+        let ruled = row.as_deref().and_then(ruling);
+        let (status, ruling) = (before.doing != now, before.ruling != ruled);
+        before.ruling = ruled;
         // Unloaded in order is told with the status that says so, else it was about an earlier time.
         let closed = before.closed.take().filter(|_| before.doing.loaded && !now.loaded);
         let born = std::mem::take(&mut before.born);
         before.doing = now;
-        if now == Doing::default() {
+        if now == Doing::default() && ruled.is_none() {
             told.remove(&key);
         }
         drop(told);
         if self.news.receiver_count() > 0 {
             // Nobody listening any more is no error.
-            let _ = self.news.send(News { key, row, born, closed, status });
+            let _ = self.news.send(News { key, row, born, closed, status, ruling });
         }
     }
 }
