@@ -25,6 +25,9 @@ use crate::config::AgentConfig;
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
 
+/// How often an agent that has to wait is looked at for its end.
+const PAUSE_LOOK: Duration = Duration::from_millis(250);
+
 /// A running agent process with its holder.
 #[derive(Debug)]
 pub struct Instance {
@@ -59,6 +62,7 @@ pub struct Instance {
     stopping: AtomicBool,
     /// Things that were dropped and counted.
     pub counters: Counters,
+    paused: watch::Receiver<bool>,
 }
 
 /// Things that were dropped and counted.
@@ -169,14 +173,27 @@ pub struct Parts {
     pub data_dir: std::path::PathBuf,
     /// See [`Instance::run_dir`].
     pub run_dir: std::path::PathBuf,
+    /// Whether what it says has to wait.
+    pub paused: watch::Receiver<bool>,
 }
 
 impl Instance {
     /// An instance whose holder has said hello.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { id, agent, pid, cwd, greeting, link, ledger, limits, data_dir, run_dir } =
-            parts;
+        let Parts {
+            id,
+            agent,
+            pid,
+            cwd,
+            greeting,
+            link,
+            ledger,
+            limits,
+            data_dir,
+            run_dir,
+            paused,
+        } = parts;
         Self {
             id,
             agent,
@@ -198,6 +215,19 @@ impl Instance {
             quirks: OnceLock::new(),
             stopping: AtomicBool::new(false),
             counters: Counters::default(),
+            paused,
+        }
+    }
+
+    /// Waits while the journals take nothing: what a session's agent says stays in its holder and
+    /// its pipe meanwhile. An agent that is being ended is read to its end all the same.
+    pub(super) async fn may_speak(&self) {
+        let mut paused = self.paused.clone();
+        while *paused.borrow_and_update() && !self.stopping.load(Ordering::Relaxed) {
+            let changed = tokio::time::timeout(PAUSE_LOOK, paused.changed());
+            if matches!(changed.await, Ok(Err(_))) {
+                return;
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use frontdesk_core::envelope::{Frame, Malformed, Message, batch_elements, peek_id};
 use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::hold::Refusal;
 use frontdesk_core::ids::InstanceId;
 use frontdesk_core::record::Source;
 use frontdesk_core::session::{Input, Position};
@@ -41,6 +42,12 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                     too_long(&instance, &head, &tail, bytes, end).await;
                 }
                 LinkEvent::Accepted(_) => {}
+                LinkEvent::Refused(number, Refusal::Disk) => {
+                    tracing::warn!(instance = %instance.id, number, "a holder could not spool a frame: the disk takes nothing");
+                    let text = "the disk is full or takes nothing; the agent did not get this";
+                    let pending = lock(&instance.shared).pending.remove(&number);
+                    fail(pending, WireError::new(Code::Behind, text)).await;
+                }
                 LinkEvent::Refused(number, why) => {
                     tracing::warn!(instance = %instance.id, number, ?why, "a holder did not take a frame");
                     // It gets nothing new; what it still says is read to the end.
@@ -208,6 +215,7 @@ async fn answer(instance: &Arc<Instance>, frame: Frame) {
             let _ = tx.send(Ok(frame));
         }
         Some(Pending::Lane(lane, tag)) => {
+            instance.may_speak().await;
             lane.send(LaneMsg::Input(Input::AgentAnswer { tag, frame })).await;
         }
         Some(Pending::Birth(tx, lane, rx)) => birth(instance, tx, lane, rx, frame),
@@ -274,6 +282,7 @@ async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, a
         return early(instance, session, message, at).await;
     };
     learn_child(instance, session, message.frame());
+    instance.may_speak().await;
     lane.send(LaneMsg::Agent { message, at, done }).await;
 }
 

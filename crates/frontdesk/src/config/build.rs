@@ -44,6 +44,7 @@ const ZERO_IS_FINE: &[&str] = &[
     "stream_sync_ms",
     "commit_delay_ms",
     "msp_list_ms",
+    "reserve_bytes",
 ];
 
 type Find<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;

@@ -183,6 +183,7 @@ impl Node {
             limits: self.limits.clone(),
             data_dir: data_dir.clone(),
             run_dir,
+            paused: self.log.follow_paused(),
         }));
         lock(&self.instances).insert(id.clone(), instance.clone());
         let node = self.clone();

@@ -73,6 +73,11 @@ pub(super) fn make_folders(paths: &Paths) -> anyhow::Result<()> {
             .with_context(|| format!("failed to make the folder {}", folder.display()))?;
     }
     for folder in [&paths.data, &paths.run] {
+        let mode = std::fs::metadata(folder).map(|meta| meta.permissions().mode() & 0o777);
+        if mode.is_ok_and(|mode| mode == 0o700) {
+            // On a read-only disk even this would be refused, and what is there can be read.
+            continue;
+        }
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))
             .with_context(|| format!("failed to make {} private", folder.display()))?;
     }

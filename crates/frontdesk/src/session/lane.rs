@@ -1,6 +1,6 @@
 //! The actor around the session machine.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,18 +9,20 @@ use std::time::Duration;
 use frontdesk_core::envelope::Message;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
-use frontdesk_core::ids::{ConnId, Key};
+use frontdesk_core::ids::ConnId;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
+use frontdesk_core::status::State;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
 
 use super::{LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
-use crate::log::{Journal, LogError, Ticket};
+use crate::log::{Health, Journal, LogError, Snapshot, Ticket};
 use crate::node::Node;
 
 /// Messages handled before effects are carried out: one write for all their records.
@@ -29,6 +31,8 @@ const BATCH_MESSAGES: usize = 64;
 const END_WORD: Duration = Duration::from_millis(250);
 /// How long a lane waits for the one before it to let the journal go.
 const FREE_WITHIN: Duration = Duration::from_secs(5);
+/// After so long without a word in a running turn the disk is looked at.
+const QUIET: Duration = Duration::from_secs(1);
 /// How often a lane without work looks whether it may end.
 const REST_AGAIN: Duration = Duration::from_secs(1);
 
@@ -72,9 +76,9 @@ async fn begin(
     mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
     start: Start,
 ) -> Result<Lane, LogError> {
-    let (journal, view, instance, first) = match start {
+    let (journal, view, snapshot_bytes, instance, first) = match start {
         Start::Born { journal, instance, first } => {
-            (journal, View::default(), Some(instance), Some(*first))
+            (journal, View::default(), 0, Some(instance), Some(*first))
         }
         Start::Journal(path) => {
             let log = node.log.clone();
@@ -82,10 +86,11 @@ async fn begin(
                 // First the journal, so that the lane before this one has written its last word.
                 let journal = open_when_free(&log, &path)?;
                 let view = crate::node::recover::read_view(&path)?;
-                Ok::<_, LogError>((journal, view))
+                let covered = Snapshot::read(&path).map_or(0, |(found, _)| found.journal_bytes);
+                Ok::<_, LogError>((journal, view, covered))
             });
-            let (journal, view) = opened.await.map_err(|_| LogError::Closed)??;
-            (journal, view, None, None)
+            let (journal, view, covered) = opened.await.map_err(|_| LogError::Closed)??;
+            (journal, view, covered, None, None)
         }
     };
     let rx = mailbox.take().ok_or(LogError::Closed)?;
@@ -103,6 +108,10 @@ async fn begin(
         unwritten: Vec::new(),
         tickets: Vec::new(),
         behind: false,
+        health: node.log.follow_health(),
+        held: VecDeque::new(),
+        snapshot_bytes,
+        saving: None,
         entombed: false,
     };
     if let Some((conn, input)) = first {
@@ -129,8 +138,16 @@ pub(super) struct Lane {
     pub(super) unwritten: Vec<Record>,
     /// Rounds of the commit log that nobody has waited for yet.
     pub(super) tickets: Vec<Ticket>,
-    /// The journal could not be written: the disk is full or gone.
+    /// Clients were told that the journal is behind.
     pub(super) behind: bool,
+    /// How the log is.
+    pub(super) health: watch::Receiver<Health>,
+    /// What agents said while there was no room for it.
+    pub(super) held: VecDeque<LaneMsg>,
+    /// How much of the journal its last snapshot covers, in bytes.
+    pub(super) snapshot_bytes: u64,
+    /// A snapshot is being written.
+    pub(super) saving: Option<JoinHandle<()>>,
     pub(super) entombed: bool,
 }
 
@@ -146,9 +163,19 @@ impl Lane {
             alarm.set(deadline);
             let got = tokio::select! {
                 biased;
+                changed = self.health.changed() => {
+                    self.tell_behind();
+                    // Without a sender the log is gone, and with it everything.
+                    if changed.is_err() { 0 } else { 1 }
+                }
                 got = self.rx.recv_many(&mut batch, BATCH_MESSAGES) => got,
                 () = alarm.rings() => {
                     batch.push(LaneMsg::Input(Input::Tick));
+                    1
+                }
+                // A turn that is quiet may be one whose agent finds no space to speak into.
+                () = tokio::time::sleep(QUIET), if self.session.state() == Some(State::Running) => {
+                    self.node.log.look_for_space();
                     1
                 }
                 // Somebody still holds a handle: look again later.
@@ -159,7 +186,16 @@ impl Lane {
             }
             let mut effects = Vec::new();
             let mut handled = Vec::new();
+            let paused = self.node.log.health().is_behind();
+            if !paused {
+                // In the order in which they came, before what came later.
+                batch.splice(..0, self.held.drain(..));
+            }
             for message in batch.drain(..) {
+                if paused && self.has_to_wait(&message) {
+                    self.held.push_back(message);
+                    continue;
+                }
                 if let LaneMsg::Client(_, Input::Attach(_)) = &message {
                     self.look_at_instance(&mut effects).await;
                 }
@@ -172,6 +208,7 @@ impl Lane {
                 }
             }
             self.publish();
+            self.snapshot();
             if self.entombed {
                 break;
             }
@@ -297,7 +334,7 @@ impl Lane {
             "interactions": interactions,
             "options": self.session.view().options,
             "additionalDirectories": self.session.view().additional_directories,
-            "behind": self.behind,
+            "behind": self.node.log.is_behind(self.handle.key()),
         })
     }
 
@@ -320,50 +357,6 @@ impl Lane {
         }
         self.entombed = true;
         Ok(())
-    }
-
-    /// Whether the lane may end: nothing in memory is needed and nobody holds a handle.
-    fn may_rest(&mut self) -> bool {
-        if !self.session.at_rest() || !self.rx.is_empty() {
-            return false;
-        }
-        for conn in std::mem::take(&mut self.conns).into_values() {
-            conn.leave(self.handle.key());
-        }
-        self.node.release_lane(&self.handle, &self.rx)
-    }
-
-    /// Taken in on a client's word, and its agent has not loaded it: nothing was ever here.
-    fn is_nothing(&self) -> bool {
-        let view = self.session.view();
-        matches!(self.session.phase(), Phase::Cold) && view.unproven && view.items == 0
-    }
-
-    async fn finish(mut self) {
-        self.write().await;
-        self.sync().await;
-        if self.is_nothing() && !self.entombed {
-            let folder = self.journal.path().parent().map(std::path::Path::to_path_buf);
-            if let Some(folder) = folder
-                && let Err(error) = std::fs::remove_dir_all(&folder)
-            {
-                tracing::warn!(path = %folder.display(), %error, "failed to remove a journal");
-            }
-            return;
-        }
-        if !self.entombed {
-            let path = self.journal.path().to_path_buf();
-            let bytes = self.journal.bytes();
-            let view = self.session.view().clone();
-            let saved = tokio::task::spawn_blocking(move || {
-                crate::node::recover::save_view(&path, bytes, &view)
-            });
-            if let Ok(Err(error)) = saved.await {
-                tracing::warn!(session = %self.handle.key(), %error, "failed to write a snapshot");
-            }
-        }
-        let key: Key = self.handle.key();
-        tracing::debug!(session = %key, "a lane has ended");
     }
 }
 

@@ -4,9 +4,11 @@
 //! shown, and carries out effects in order. Lanes are made by `node` on demand and end when their
 //! session is cold and nobody takes part.
 
+mod behind;
 mod catch_up;
 mod effects;
 mod lane;
+mod rest;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
