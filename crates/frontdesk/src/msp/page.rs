@@ -1,6 +1,7 @@
 //! `view/page`: a session's durable events, forwards or backwards from a cursor.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Arc;
 
 use frontdesk_core::ids::Key;
@@ -8,11 +9,9 @@ use frontdesk_core::msp::params::{Params, Read as _};
 use frontdesk_core::msp::{ErrorKind, Event, MspError, ViewCursor};
 use serde_json::{Value, json};
 
-use super::Face;
 use super::peer::{Answer, Peer};
 use super::read::unreadable;
-use super::track::{Walk, blocking};
-use crate::node::directory::Row;
+use super::track::{Tracks, Walk, blocking};
 
 /// Events of one page at most. Source: msp "Session lifecycle".
 const EVENTS_MAX: u64 = 1000;
@@ -46,7 +45,7 @@ pub(super) async fn page(peer: &Arc<Peer>, params: &Params) -> Answer {
     if let Some(cursor) = asked.cursor.filter(|cursor| cursor.seq > head) {
         return Err(missing(key, &cursor.text(key)));
     }
-    let found = blocking(&peer.face, move |face| find(face, &row, asked)).await;
+    let found = blocking(&peer.face, move |face| find(&face.tracks, key, &row.path, asked)).await;
     let Found { events, more } = found.map_err(unreadable)?;
     if let Some((event, bytes)) = events.front().filter(|(_, bytes)| *bytes > asked.bytes) {
         let text = format!("one event is {bytes} bytes long; the limit is {}", asked.bytes);
@@ -116,8 +115,9 @@ pub(super) fn missing(key: Key, cursor: &str) -> MspError {
         .with("anchor", cursor)
 }
 
-fn find(face: &Face, row: &Row, asked: Asked) -> Result<Found, String> {
-    if asked.backward { backward(face, row, asked) } else { forward(face, row, asked) }
+fn find(tracks: &Tracks, key: Key, path: &Path, asked: Asked) -> Result<Found, String> {
+    let look = if asked.backward { backward } else { forward };
+    look(tracks, key, path, asked)
 }
 
 fn sized(event: Event) -> Sized {
@@ -125,12 +125,12 @@ fn sized(event: Event) -> Sized {
     (event, bytes)
 }
 
-fn forward(face: &Face, row: &Row, asked: Asked) -> Result<Found, String> {
+fn forward(tracks: &Tracks, key: Key, path: &Path, asked: Asked) -> Result<Found, String> {
     let after = asked.cursor.unwrap_or_default();
-    let mut walk = Walk::to(&face.tracks, row.key, &row.path, after.seq)?;
+    let mut walk = Walk::to(tracks, key, path, after.seq)?;
     let mut found = Found { events: VecDeque::new(), more: false };
     let (mut bytes, mut events) = (0, Vec::new());
-    while walk.step(&face.tracks, &mut events)? {
+    while walk.step(tracks, &mut events)? {
         for event in events.drain(..).filter(|event| event.durable && event.cursor > after) {
             let event = sized(event);
             bytes += event.1;
@@ -147,15 +147,15 @@ fn forward(face: &Face, row: &Row, asked: Asked) -> Result<Found, String> {
 
 /// The last events before a cursor. Reads from one mark before it, and from earlier ones as long as
 /// that does not give enough.
-fn backward(face: &Face, row: &Row, asked: Asked) -> Result<Found, String> {
+fn backward(tracks: &Tracks, key: Key, path: &Path, asked: Asked) -> Result<Found, String> {
     let before = asked.cursor.unwrap_or(ViewCursor::behind(u64::MAX));
     let mut from = before.seq;
     loop {
-        let mut walk = Walk::to(&face.tracks, row.key, &row.path, from)?;
+        let mut walk = Walk::to(tracks, key, path, from)?;
         let began = walk.state().seq();
         let mut found = Found { events: VecDeque::new(), more: false };
         let (mut bytes, mut events) = (0, Vec::new());
-        'walk: while walk.step(&face.tracks, &mut events)? {
+        'walk: while walk.step(tracks, &mut events)? {
             for event in events.drain(..) {
                 if event.cursor >= before {
                     break 'walk;
@@ -181,3 +181,7 @@ fn backward(face: &Face, row: &Row, asked: Asked) -> Result<Found, String> {
         from = began;
     }
 }
+
+#[cfg(test)]
+#[path = "page_tests.rs"]
+mod tests;

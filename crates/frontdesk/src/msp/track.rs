@@ -25,10 +25,20 @@ const MARKS_MAX: usize = 64;
 const SESSIONS_MAX: usize = 32;
 
 /// Marks of the sessions that were read last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tracks {
     /// Last used at the back.
     sessions: Mutex<VecDeque<(Key, Vec<Mark>)>>,
+    /// Bytes of journal between two marks.
+    mark_bytes: u64,
+    /// Bytes read at a time; marks stand only between such pieces.
+    batch_bytes: usize,
+}
+
+impl Default for Tracks {
+    fn default() -> Self {
+        Self::new(MARK_BYTES, BATCH_BYTES)
+    }
 }
 
 /// The state behind a record, and where the next one begins.
@@ -40,6 +50,17 @@ struct Mark {
 }
 
 impl Tracks {
+    pub(super) fn new(mark_bytes: u64, batch_bytes: usize) -> Self {
+        Self { sessions: Mutex::default(), mark_bytes, batch_bytes }
+    }
+
+    /// How many marks a session has.
+    #[cfg(test)]
+    pub(super) fn marks(&self, key: Key) -> usize {
+        let sessions = lock(&self.sessions);
+        sessions.iter().find(|(other, _)| *other == key).map_or(0, |(_, marks)| marks.len())
+    }
+
     /// The mark nearest before `seq`: its state covers no record behind it.
     fn before(&self, key: Key, seq: Seq) -> Option<Mark> {
         let mut sessions = lock(&self.sessions);
@@ -62,7 +83,7 @@ impl Tracks {
         // One mark stands at the end as it was seen last; the others are a walk's length apart.
         let end = |at: usize| marks.get(at).map_or(0, |mark| mark.offset);
         if let Some(last) = place.checked_sub(1)
-            && end(last) - last.checked_sub(1).map_or(0, end) < MARK_BYTES
+            && end(last) - last.checked_sub(1).map_or(0, end) < self.mark_bytes
         {
             marks.remove(last);
         }
@@ -122,10 +143,11 @@ impl Walk {
                 return Ok(true);
             }
             // All that was read is walked over: the state and the reader stand at the same place.
-            if self.reader.offset() >= self.marked + MARK_BYTES {
+            if self.reader.offset() >= self.marked + tracks.mark_bytes {
                 self.mark(tracks);
             }
-            let batch = self.reader.read_batch(BATCH_BYTES).map_err(|error| error.to_string())?;
+            let batch =
+                self.reader.read_batch(tracks.batch_bytes).map_err(|error| error.to_string())?;
             if batch.is_empty() {
                 return Ok(false);
             }
