@@ -12,14 +12,16 @@ mod talk;
 mod tools;
 mod turns;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::cursor::ViewCursor;
-use crate::fold::View;
+use crate::fold::{NameOrigin, View};
 use crate::ids::{Key, Seq};
 use crate::record::{Kind, Record};
 use crate::render::stored_params;
@@ -66,6 +68,37 @@ pub struct Renderer {
     asks: BTreeMap<String, Ask>,
     todo: Option<Value>,
     todo_revision: u64,
+    told: Told,
+}
+
+/// Name, branch and model as they were told last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Told {
+    name: Option<String>,
+    origin: Option<NameOrigin>,
+    generated: Option<String>,
+    branch: Option<String>,
+    worktree: Option<String>,
+    model: Option<String>,
+    provider: Option<String>,
+}
+
+/// A `session/update` as far as its kind tells what else is needed.
+#[derive(Deserialize)]
+struct Params<'a> {
+    #[serde(borrow)]
+    update: Head<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head<'a> {
+    #[serde(borrow)]
+    session_update: Cow<'a, str>,
+    #[serde(borrow, default)]
+    message_id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    content: Option<&'a RawValue>,
 }
 
 /// Where the events of one record are gathered.
@@ -74,6 +107,8 @@ struct Out<'a> {
     seq: Seq,
     at: Timestamp,
     place: u32,
+    /// Nobody looks at the events: only their number counts.
+    quiet: bool,
     events: &'a mut Vec<Event>,
 }
 
@@ -87,6 +122,14 @@ impl Out<'_> {
     /// Adds an event that no later reader is given.
     fn passing(&mut self, method: &'static str, params: Map<String, Value>) {
         self.push(method, params, false);
+    }
+
+    /// Counts an event that is not made, where nobody looks; `false` where somebody does.
+    fn passes(&mut self) -> bool {
+        if self.quiet {
+            self.place += 1;
+        }
+        self.quiet
     }
 
     fn push(&mut self, method: &'static str, mut params: Map<String, Value>, durable: bool) {
@@ -132,6 +175,7 @@ impl Renderer {
             asks: BTreeMap::new(),
             todo: None,
             todo_revision: 0,
+            told: Told::default(),
         }
     }
 
@@ -168,12 +212,21 @@ impl Renderer {
     /// Adds the events of one record. Records at or before the last position are skipped, as the
     /// fold skips them.
     pub fn apply(&mut self, record: &Record, events: &mut Vec<Event>) {
+        self.take(record, events, false);
+    }
+
+    /// Goes past one record: the state is as after [`Self::apply`], at less cost.
+    pub fn pass(&mut self, record: &Record) {
+        self.take(record, &mut Vec::new(), true);
+    }
+
+    fn take(&mut self, record: &Record, events: &mut Vec<Event>, quiet: bool) {
         if record.seq <= self.view.seq {
             return;
         }
-        let before = State::of(&self.view);
         self.view.apply(record);
-        let mut out = Out { key: self.key, seq: record.seq, at: record.at, place: 0, events };
+        let mut out =
+            Out { key: self.key, seq: record.seq, at: record.at, place: 0, quiet, events };
         match &record.kind {
             Kind::TurnStarted => self.start_turn(record, &mut out),
             Kind::TurnEnded => self.end_turn(record, &mut out),
@@ -201,63 +254,80 @@ impl Renderer {
             | Kind::Damage
             | Kind::Unknown(_) => {}
         }
-        self.state_events(before, record, &mut out);
+        self.state_events(record, &mut out);
         if out.place > 0 {
             self.last = out.cursor();
         }
     }
 
     /// Name, branch and model: told where the record changed them.
-    fn state_events(&self, before: State, record: &Record, out: &mut Out<'_>) {
-        let now = State::of(&self.view);
-        if now.name != before.name
-            && let Some(name) = &self.view.name
-        {
-            let mut params = object(json!({ "name": name }));
-            if let Some(origin) = self.view.name_origin {
-                params.insert("nameOrigin".into(), json!(origin));
+    fn state_events(&mut self, record: &Record, out: &mut Out<'_>) {
+        let (view, told) = (&self.view, &mut self.told);
+        let named = told.name != view.name || told.origin != view.name_origin;
+        if named || told.generated != view.generated_name {
+            told.name.clone_from(&view.name);
+            told.origin = view.name_origin;
+            told.generated.clone_from(&view.generated_name);
+            if let Some(name) = &view.name {
+                let mut params = object(json!({ "name": name }));
+                if let Some(origin) = view.name_origin {
+                    params.insert("nameOrigin".into(), json!(origin));
+                }
+                if let Some(generated) = &view.generated_name {
+                    params.insert("generatedName".into(), json!(generated));
+                }
+                out.durable("session/nameChanged", params, record.seq);
             }
-            if let Some(generated) = &self.view.generated_name {
-                params.insert("generatedName".into(), json!(generated));
-            }
-            out.durable("session/nameChanged", params, record.seq);
         }
-        // A record without a change says nothing new; the first one says what is known at all.
-        if record.kind == Kind::Branch && now.branch != before.branch {
-            let root = self.view.worktree.as_ref().map_or(&self.view.cwd, |tree| &tree.path);
-            let params = json!({ "branch": self.view.branch, "workspaceRoot": root, "vcs": "git" });
+        let tree = view.worktree.as_ref().map(|tree| &tree.path);
+        if told.branch != view.branch || told.worktree.as_ref() != tree {
+            told.branch.clone_from(&view.branch);
+            told.worktree = tree.cloned();
+            let root = tree.unwrap_or(&view.cwd);
+            let params = json!({ "branch": view.branch, "workspaceRoot": root, "vcs": "git" });
             out.durable("session/branchChanged", object(params), record.seq);
         }
-        if now.model != before.model
-            && let Some(model) = &self.view.model_id
-        {
-            let params = json!({
-                "modelId": model,
-                "providerId": self.view.provider_id,
-                "source": model_source(&record.kind),
-            });
-            out.durable("session/modelChanged", object(params), record.seq);
+        if told.model != view.model_id || told.provider != view.provider_id {
+            told.model.clone_from(&view.model_id);
+            told.provider.clone_from(&view.provider_id);
+            if let Some(model) = &view.model_id {
+                let source = model_source(&record.kind);
+                let params =
+                    json!({ "modelId": model, "providerId": view.provider_id, "source": source });
+                out.durable("session/modelChanged", object(params), record.seq);
+            }
         }
     }
 
     fn update(&mut self, record: &Record, out: &mut Out<'_>) {
         let params = stored_params(&record.data);
-        let Ok(params) = serde_json::from_slice::<Value>(&params) else { return };
-        let update = &params["update"];
-        match update["sessionUpdate"].as_str() {
-            Some("user_message_chunk") if self.is_echo(record, update) => {}
-            Some("user_message_chunk") => self.say(Voice::User, record, update, out),
-            Some("agent_message_chunk") => self.say(Voice::Agent, record, update, out),
-            Some("agent_thought_chunk") => self.say(Voice::Thought, record, update, out),
-            Some("tool_call") => {
-                self.end_talk(out);
-                self.tool(record, update, out);
+        let Ok(Params { update: head }) = serde_json::from_slice::<Params<'_>>(&params) else {
+            return;
+        };
+        let voice = match head.session_update.as_ref() {
+            "user_message_chunk" => Voice::User,
+            "agent_message_chunk" => Voice::Agent,
+            "agent_thought_chunk" => Voice::Thought,
+            kind @ ("tool_call" | "tool_call_update" | "plan") => {
+                let Ok(mut whole) = serde_json::from_slice::<Value>(&params) else { return };
+                let update = whole["update"].take();
+                if kind == "tool_call" {
+                    self.end_talk(out);
+                }
+                return match kind {
+                    "plan" => self.plan(&update, record.seq, out),
+                    _ => self.tool(record, &update, out),
+                };
             }
-            Some("tool_call_update") => self.tool(record, update, out),
-            Some("plan") => self.plan(update, record.seq, out),
             // Kinds that a newer agent may send are kept in the journal and not shown here.
-            _ => {}
+            _ => return,
+        };
+        let content = head.content.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok());
+        let content = content.unwrap_or_default();
+        if voice == Voice::User && self.is_echo(record, &content) {
+            return;
         }
+        self.say(voice, record, &content, head.message_id.as_deref(), out);
     }
 
     /// A plan replaces the todo list as a whole.
@@ -328,23 +398,6 @@ impl Renderer {
             Kind::Imported => None,
             Kind::TurnLate => self.last_turn.as_ref().map(|last| last.turn_id.clone()),
             _ => self.turn.as_ref().map(|turn| turn.id.clone()),
-        }
-    }
-}
-
-/// What is compared before and after a record.
-struct State {
-    name: (Option<String>, Option<crate::fold::NameOrigin>, Option<String>),
-    branch: (Option<String>, Option<String>),
-    model: (Option<String>, Option<String>),
-}
-
-impl State {
-    fn of(view: &View) -> Self {
-        Self {
-            name: (view.name.clone(), view.name_origin, view.generated_name.clone()),
-            branch: (view.branch.clone(), view.worktree.as_ref().map(|tree| tree.path.clone())),
-            model: (view.model_id.clone(), view.provider_id.clone()),
         }
     }
 }

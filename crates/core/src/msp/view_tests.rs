@@ -377,6 +377,10 @@ proptest! {
             rest.apply(record, &mut got);
         }
         prop_assert_eq!(&got, &want);
-        prop_assert_eq!(rest, whole);
+        prop_assert_eq!(&rest, &whole);
+        // Going past records leads to the same place.
+        let mut past = Renderer::new(key());
+        all.iter().for_each(|record| past.pass(record));
+        prop_assert_eq!(&past, &whole);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use frontdesk_core::ids::{Key, Seq};
 use frontdesk_core::msp::{Event, Renderer};
+use frontdesk_core::record::Record;
 
 use crate::lock::lock;
 use crate::log::Reader;
@@ -108,7 +109,7 @@ pub(super) struct Walk {
     /// Where the last mark was left.
     marked: u64,
     /// Records that were read and not walked over yet.
-    ready: std::vec::IntoIter<frontdesk_core::record::Record>,
+    ready: std::vec::IntoIter<Record>,
 }
 
 impl Walk {
@@ -137,32 +138,34 @@ impl Walk {
         tracks: &Tracks,
         events: &mut Vec<Event>,
     ) -> Result<bool, String> {
-        loop {
-            if let Some(record) = self.ready.next() {
-                self.state.apply(&record, events);
-                return Ok(true);
-            }
-            // All that was read is walked over: the state and the reader stand at the same place.
-            if self.reader.offset() >= self.marked + tracks.mark_bytes {
-                self.mark(tracks);
-            }
-            let batch =
-                self.reader.read_batch(tracks.batch_bytes).map_err(|error| error.to_string())?;
-            if batch.is_empty() {
-                return Ok(false);
-            }
-            self.ready = batch.into_iter();
+        let record = self.next(tracks)?;
+        if let Some(record) = &record {
+            self.state.apply(record, events);
         }
+        Ok(record.is_some())
     }
 
     /// Walks to the present end, past all events.
     pub(super) fn finish(&mut self, tracks: &Tracks) -> Result<(), String> {
-        let mut events = Vec::new();
-        while self.step(tracks, &mut events)? {
-            events.clear();
+        while let Some(record) = self.next(tracks)? {
+            self.state.pass(&record);
         }
         self.mark(tracks);
         Ok(())
+    }
+
+    fn next(&mut self, tracks: &Tracks) -> Result<Option<Record>, String> {
+        if let Some(record) = self.ready.next() {
+            return Ok(Some(record));
+        }
+        // All that was read is walked over: the state and the reader stand at the same place.
+        if self.reader.offset() >= self.marked + tracks.mark_bytes {
+            self.mark(tracks);
+        }
+        let batch =
+            self.reader.read_batch(tracks.batch_bytes).map_err(|error| error.to_string())?;
+        self.ready = batch.into_iter();
+        Ok(self.ready.next())
     }
 
     fn mark(&mut self, tracks: &Tracks) {

@@ -40,6 +40,18 @@ pub(super) struct Talk {
 }
 
 impl Talk {
+    fn start(&self, out: &mut Out<'_>) {
+        if !out.passes() {
+            out.passing("item/started", self.params(1, "inProgress"));
+        }
+    }
+
+    fn complete(&self, out: &mut Out<'_>) {
+        if !out.passes() {
+            out.durable("item/completed", self.params(2, "completed"), self.first);
+        }
+    }
+
     fn params(&self, revision: u64, status: &str) -> Map<String, Value> {
         let mut item = object(json!({
             "itemId": self.item,
@@ -66,9 +78,15 @@ impl Talk {
 
 impl Renderer {
     /// One chunk of a message.
-    pub(super) fn say(&mut self, voice: Voice, record: &Record, update: &Value, out: &mut Out<'_>) {
-        let message = update["messageId"].as_str();
-        let piece = piece(&update["content"]);
+    pub(super) fn say(
+        &mut self,
+        voice: Voice,
+        record: &Record,
+        content: &Value,
+        message: Option<&str>,
+        out: &mut Out<'_>,
+    ) {
+        let piece = piece(content);
         let turn = self.turn_id(record);
         let goes_on = self.talk.as_ref().is_some_and(|talk| {
             talk.voice == voice
@@ -103,10 +121,13 @@ impl Renderer {
             }
             let (now, later) = rest.split_at(fits);
             talk.text.push_str(now);
+            rest = later;
+            if out.passes() {
+                continue;
+            }
             let field = if voice == Voice::Thought { "summary.0" } else { "text" };
             let params = json!({ "itemId": talk.item, "field": field, "delta": now });
             out.passing("item/delta", object(params));
-            rest = later;
         }
     }
 
@@ -129,14 +150,14 @@ impl Renderer {
             at: record.at,
             kind: record.kind.as_str().to_owned(),
         };
-        out.passing("item/started", talk.params(1, "inProgress"));
+        talk.start(out);
         self.talk = Some(talk);
     }
 
     fn split_talk(&mut self, record: &Record, out: &mut Out<'_>) {
         let Some(full) = self.talk.take() else { return };
         let item = format!("{}_{}", out.item_id(), out.place);
-        out.durable("item/completed", full.params(2, "completed"), full.first);
+        full.complete(out);
         let talk = Talk {
             item,
             text: String::new(),
@@ -145,23 +166,23 @@ impl Renderer {
             at: record.at,
             ..full
         };
-        out.passing("item/started", talk.params(1, "inProgress"));
+        talk.start(out);
         self.talk = Some(talk);
     }
 
     /// The message is complete: something else came.
     pub(super) fn end_talk(&mut self, out: &mut Out<'_>) {
         if let Some(talk) = self.talk.take() {
-            out.durable("item/completed", talk.params(2, "completed"), talk.first);
+            talk.complete(out);
         }
     }
 
     /// An agent's own repetition of the running prompt: the prompt is shown already.
-    pub(super) fn is_echo(&self, record: &Record, update: &Value) -> bool {
+    pub(super) fn is_echo(&self, record: &Record, content: &Value) -> bool {
         let Some(turn) = self.turn.as_ref().filter(|_| record.kind == Kind::Update) else {
             return false;
         };
-        let text = update["content"]["text"].as_str();
+        let text = content["text"].as_str();
         text.is_some_and(|text| turn.said.contains(&super::turns::mark(text)))
     }
 }

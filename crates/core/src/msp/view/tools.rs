@@ -136,7 +136,9 @@ impl Tool {
             (_, false, true) => "item/completed",
             _ => "item/updated",
         };
-        out.durable(method, self.params(), self.first);
+        if !out.passes() {
+            out.durable(method, self.params(), self.first);
+        }
     }
 }
 
