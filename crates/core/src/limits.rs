@@ -117,6 +117,10 @@ limits! {
     msp_subscriptions: u32 = 256;
     /// Changed rows are told to an MSP client at most this often, in milliseconds.
     msp_list_ms: u64 = 100;
+    /// Repositories watched for their branch at once; others are looked at from time to time.
+    watched_folders: u32 = 512;
+    /// How often a folder that is not watched is looked at for its branch, in milliseconds.
+    branch_poll_ms: u64 = 5_000;
 }
 
 #[cfg(test)]
@@ -135,6 +139,7 @@ mod tests {
             "connections",
             "frames",
             "files",
+            "folders",
             "rows",
             "pages",
             "lines",

@@ -15,3 +15,4 @@ pub mod paths;
 pub mod serve;
 pub mod session;
 pub mod shim;
+pub mod workspace;

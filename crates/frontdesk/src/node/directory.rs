@@ -165,7 +165,7 @@ impl Row {
             "agent": view.agent,
             "nativeId": view.native,
             "cwd": view.cwd,
-            "title": view.title,
+            "title": frontdesk_core::names::shown(view),
             "status": if self.is_loaded() { "active" } else { "inactive" },
             "source": if self.is_loaded() { "owner" } else { "index" },
             "ageMs": if self.is_loaded() { 0 } else { millis(self.seen.elapsed()) },

@@ -1,8 +1,10 @@
 //! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
 //!
-//! Rooms: [`directory`] who has what; [`feed`] what changes; [`instances`] agents that run; [`lists`] the agents' own
+//! Rooms: [`birth`] new sessions; [`directory`] who has what; [`feed`] what changes;
+//! [`instances`] agents that run; [`lists`] the agents' own
 //! lists; `open` calling a session back; [`recover`] what a start does.
 
+pub mod birth;
 pub mod directory;
 pub mod feed;
 pub mod instances;
@@ -33,6 +35,7 @@ use crate::lock::lock;
 use crate::log::Log;
 use crate::paths::Paths;
 use crate::session::{LaneHandle, LaneMsg, Start};
+use crate::workspace::Workspaces;
 use directory::Directory;
 use feed::Feed;
 use lists::Lists;
@@ -64,6 +67,8 @@ pub struct Node {
     pub feed: Feed,
     /// The agents' own lists.
     pub lists: Lists,
+    /// The branches of the sessions' folders.
+    pub workspaces: Workspaces,
     /// When it began.
     pub since: Timestamp,
     lanes: Mutex<HashMap<Key, LaneHandle>>,
@@ -114,6 +119,7 @@ impl Node {
             .iter()
             .map(|agent| (agent.name.clone(), Arc::new(agent.clone())))
             .collect();
+        let workspaces = Workspaces::new(&limits);
         let node = Self {
             paths,
             exe,
@@ -125,6 +131,7 @@ impl Node {
             directory: Directory::default(),
             feed: Feed::default(),
             lists: Lists::default(),
+            workspaces,
             since: Timestamp::now(),
             lanes: Mutex::default(),
             instances: Mutex::default(),
@@ -143,7 +150,10 @@ impl Node {
     #[must_use]
     pub fn now(&self) -> Now {
         let mono_ms = u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Now { wall: Timestamp::now(), mono_ms }
+        // As a journal has it: what is told of a session must not change with the next start.
+        let now = Timestamp::now();
+        let wall = Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now);
+        Now { wall, mono_ms }
     }
 
     /// A deadline of a session machine as an instant.
