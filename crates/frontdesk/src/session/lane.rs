@@ -357,7 +357,9 @@ impl Lane {
             Phase::Starting | Phase::Draining(_) => Some(None),
             Phase::Live => Some(self.instance.as_ref()),
         };
-        self.node.directory.publish(self.handle.key(), &self.session, live, self.journal.bytes());
+        let key = self.handle.key();
+        self.node.directory.publish(key, &self.session, live, self.journal.bytes());
+        self.node.feed.publish(key, self.node.directory.get(key));
     }
 
     fn describe(&self) -> Value {
