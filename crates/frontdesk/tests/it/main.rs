@@ -19,5 +19,6 @@ mod editor;
 mod faults;
 mod harness_tests;
 mod hold;
+mod index;
 mod interop;
 mod small_disk;
