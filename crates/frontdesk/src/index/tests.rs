@@ -240,7 +240,7 @@ fn a_deleted_session_stays_deleted_and_its_words_are_gone() {
     // A late word behind the tombstone changes nothing.
     let tomb = Record { kind: Kind::Deleted, seq: 9, ..records(1, &[]).remove(0) };
     fs::remove_file(home.path(1)).unwrap();
-    home.append(1, &[tomb.clone()]);
+    home.append(1, std::slice::from_ref(&tomb));
     home.append(1, &[Record { kind: Kind::Title, seq: 10, ..tomb }]);
     catch(&mut writer, &home, 1);
     assert!(!home.index.has(key(1)) && home.all().is_empty());
