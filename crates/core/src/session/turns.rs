@@ -74,6 +74,10 @@ impl Session {
         if let Err(error) = self.may_prompt(frame, &asked) {
             return self.tell_error(conn, &id, &error);
         }
+        if self.view.archived {
+            // Whoever goes on with a session has taken it back.
+            self.archive(false);
+        }
         let turn = format!("turn_{}", self.view.seq + 1);
         let waits =
             self.turn.is_some() || self.stuck.is_some() || !matches!(self.phase, Phase::Live);
@@ -147,7 +151,9 @@ impl Session {
             quote(&id),
             quote(&name),
         );
+        let earlier = self.view.first_user_prompt.clone();
         self.append(Kind::TurnStarted, None, bytes::Bytes::from(data));
+        self.allocate_name(earlier.as_deref(), prompt);
         self.tell_turn(conn, "running", None);
         let tag = self.tag();
         self.out.push(Effect::Send { tag, frame, client });

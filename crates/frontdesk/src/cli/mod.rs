@@ -6,19 +6,26 @@
 
 mod acp;
 mod agents;
+mod archive;
 mod ask;
 mod client;
 mod close;
 mod completions;
+mod damage;
+mod delete;
 mod demo;
 mod doctor;
+mod fork;
 mod interrupt;
 mod log;
 mod ls;
+mod msp;
 mod new;
 mod out;
+mod policy;
 mod prompt;
 mod reindex;
+mod rename;
 mod rows;
 mod serve;
 mod show;
@@ -32,6 +39,8 @@ mod wire;
 
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod keep_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -74,6 +83,8 @@ enum Command {
     Stop(stop::Args),
     /// Serve ACP on stdio, for editors; starts the daemon if none runs
     Acp(acp::Args),
+    /// Serve MSP on stdio, for its SDKs; starts the daemon if none runs
+    Msp(msp::Args),
     /// Show three scripted sessions live, in a home of their own
     Demo(demo::Args),
     /// Be the scripted agent, on stdio (`demo-agent --help` lists what it can do)
@@ -95,10 +106,18 @@ enum Command {
     Log(log::Args),
     /// Send a prompt and stream the answer
     Prompt(prompt::Args),
+    /// Give a session a name
+    Rename(rename::Args),
+    /// Make a session that begins with another one's history
+    Fork(fork::Args),
+    /// Say what becomes of a session's questions before people are asked
+    Policy(policy::Args),
+    /// Put a session aside, or take it back
+    Archive(archive::Args),
     /// Close a session: unload it and keep its history
-    Close(close::CloseArgs),
+    Close(close::Args),
     /// Delete a session and its history
-    Delete(close::DeleteArgs),
+    Delete(delete::Args),
     /// List the agents that are configured or were found
     Agents(agents::Args),
     /// Check the agents, the home and the daemon
@@ -121,12 +140,20 @@ impl Command {
             Self::Show(args) => args.json,
             Self::Log(args) => args.json,
             Self::Prompt(args) => args.json,
+            Self::Rename(args) => args.json,
+            Self::Fork(args) => args.json,
+            Self::Policy(args) => args.json,
+            Self::Archive(args) => args.json,
             Self::Close(args) => args.json,
             Self::Delete(args) => args.json,
             Self::Agents(args) => args.json,
             Self::Doctor(args) => args.json,
             Self::Reindex(args) => args.json,
-            Self::Serve(_) | Self::Acp(_) | Self::DemoAgent { .. } | Self::Completions(_) => false,
+            Self::Serve(_)
+            | Self::Acp(_)
+            | Self::Msp(_)
+            | Self::DemoAgent { .. }
+            | Self::Completions(_) => false,
         }
     }
 }
@@ -212,6 +239,8 @@ pub(crate) struct Shell {
     pub(crate) stdin: fn() -> Box<dyn Read>,
     /// Where a person types answers, if there is one.
     pub(crate) keyboard: Box<dyn Fn() -> Option<Box<dyn BufRead + Send>>>,
+    /// Whether standard input is a terminal, with a person at it.
+    pub(crate) at_terminal: bool,
     /// This program, which the demo starts once more as a daemon.
     pub(crate) program: PathBuf,
     /// Whether the person named a home with `FRONTDESK_HOME`.
@@ -234,6 +263,7 @@ impl Shell {
             now: Timestamp::now,
             stdin: || Box::new(io::stdin()),
             keyboard: Box::new(keyboard),
+            at_terminal: io::stdin().is_terminal(),
             program: std::env::current_exe()
                 .map_err(|error| anyhow::anyhow!("failed to name this program: {error}"))?,
             home_is_given: std::env::var_os("FRONTDESK_HOME").is_some_and(|home| !home.is_empty()),
@@ -279,7 +309,10 @@ fn keyboard() -> Option<Box<dyn BufRead + Send>> {
 /// have to be small.
 #[must_use]
 pub fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
+    let mut args = std::env::args_os();
+    if args.next().is_some_and(|name| msp::is_muse(&name)) {
+        return msp::muse(args);
+    }
     let first = args.next();
     match first.as_deref().and_then(|word| word.to_str()) {
         Some("hold") => crate::hold::main(),
@@ -303,6 +336,7 @@ fn run(command: Command) -> ExitCode {
     let served = match command {
         Command::Serve(args) => args.run(),
         Command::Acp(args) => args.run(),
+        Command::Msp(args) => args.run(),
         Command::DemoAgent { args } => return crate::demo_agent::main(&args),
         Command::Completions(args) => args.run(&mut Out::standard()),
         command => {
@@ -326,14 +360,19 @@ fn run_in(command: &Command, shell: &mut Shell) -> Exit {
         Command::Show(args) => show::run(args, shell),
         Command::Log(args) => log::run(args, shell),
         Command::Prompt(args) => prompt::run(args, shell),
-        Command::Close(args) => close::run_close(args, shell),
-        Command::Delete(args) => close::run_delete(args, shell),
+        Command::Rename(args) => rename::run(args, shell),
+        Command::Fork(args) => fork::run(args, shell),
+        Command::Policy(args) => policy::run(args, shell),
+        Command::Archive(args) => archive::run(args, shell),
+        Command::Close(args) => close::run(args, shell),
+        Command::Delete(args) => delete::run(args, shell),
         Command::Agents(args) => agents::run(args, shell),
         Command::Doctor(args) => doctor::run(args, shell),
         Command::Reindex(args) => reindex::run(args, shell),
         // These need no shell and were run before.
         Command::Serve(_)
         | Command::Acp(_)
+        | Command::Msp(_)
         | Command::DemoAgent { .. }
         | Command::Completions(_) => Ok(Exit::Done),
     };

@@ -20,7 +20,7 @@ pub(super) fn row(id: &str, title: &str) -> Value {
 }
 
 /// A daemon that knows one session and answers one method.
-fn desk(
+pub(super) fn desk(
     method: &'static str,
     mut answer: impl FnMut(&Value, &mut Peer) + Send + 'static,
 ) -> FakeDesk {
@@ -63,6 +63,10 @@ fn every_command_has_an_example_and_only_the_contracts_names_exist() {
         "show",
         "log",
         "prompt",
+        "rename",
+        "fork",
+        "policy",
+        "archive",
         "close",
         "delete",
         "agents",
@@ -90,6 +94,10 @@ fn a_wrong_command_line_is_usage() {
         &["ls", "--limit", "0"],
         &["new", "--cwd", "no-such-folder"],
         &["prompt", KEY, "  "],
+        &["rename", KEY, " \n "],
+        &["rename", KEY],
+        &["policy", KEY, "yolo"],
+        &["new", "--policy", "ask"],
     ] {
         assert_eq!(desk.run(args).exit, Exit::Usage, "{args:?}");
     }
@@ -105,6 +113,10 @@ fn without_a_daemon_every_command_says_so() {
         &["show", KEY],
         &["log", KEY],
         &["prompt", KEY, "hi"],
+        &["rename", KEY, "x"],
+        &["fork", KEY],
+        &["policy", KEY, "onRequest"],
+        &["archive", KEY],
         &["close", KEY],
         &["delete", KEY],
         &["agents"],
@@ -385,14 +397,6 @@ fn close_says_when_others_keep_the_session() {
     assert!(ran.err.contains("2 other clients"), "{}", ran.err);
     let ran = desk.run(&["close", KEY, "--force"]);
     assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, format!("closed {KEY}\n").as_str()));
-}
-
-#[test]
-fn delete_may_be_forced() {
-    let desk = desk("session/delete", |message, peer| peer.reply(message, &json!({})));
-    assert_eq!(desk.run(&["delete", KEY, "--force"]).exit, Exit::Done);
-    let call = &desk.calls("session/delete")[0];
-    assert_eq!(call["params"]["_meta"]["frontdesk"]["force"], true);
 }
 
 /// Three records, then nothing.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use frontdesk_core::agent::{Asks, KNOWN, Known, Quirks, recognise};
+use frontdesk_core::fold::ApprovalMode;
 use frontdesk_core::limits::Limits;
 
 use super::file::{Agent, File, Parsed, Places, nearest};
@@ -45,7 +46,9 @@ const ZERO_IS_FINE: &[&str] = &[
     "commit_delay_ms",
     "index_delay_ms",
     "index_wait_ms",
+    "msp_list_ms",
     "reserve_bytes",
+    "watched_folders",
 ];
 
 type Find<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
@@ -57,6 +60,7 @@ struct Common<'a> {
     exe: Option<&'a str>,
     sessions_per_instance: u32,
     idle_unload_s: u64,
+    approval_mode: Option<ApprovalMode>,
 }
 
 pub(super) fn build(
@@ -66,11 +70,18 @@ pub(super) fn build(
 ) -> Result<(Config, Vec<Warning>), ConfigError> {
     let Parsed { file, places, mut warnings } = parsed;
     let limits = limits(&file, &places)?;
-    for (name, table) in [("policy", &file.policy), ("http", &file.http)] {
-        if !table.is_empty() {
-            let text = format!("the table [{name}] is read but not used by this version");
-            warnings.push(places.warning(&[name], text));
-        }
+    let mut policy = file.policy;
+    let approval_mode = match policy.remove("approval_mode") {
+        None => None,
+        Some(value) => Some(approval_mode(&value, &["policy", "approval_mode"], &places)?),
+    };
+    for name in policy.keys() {
+        let text = format!("`{name}` in [policy] is read but not used by this version");
+        warnings.push(places.warning(&["policy", name], text));
+    }
+    if !file.http.is_empty() {
+        let text = "the table [http] is read but not used by this version".to_owned();
+        warnings.push(places.warning(&["http"], text));
     }
     let common = Common {
         places: &places,
@@ -78,12 +89,47 @@ pub(super) fn build(
         exe: exe.to_str(),
         sessions_per_instance: file.sessions_per_instance.map_or(SESSIONS_PER_INSTANCE, Into::into),
         idle_unload_s: limits.idle_unload_s,
+        approval_mode,
     };
     let agents = agents(file.agents, &common, &mut warnings)?;
     let default_agent = default_agent(file.default_agent, &agents, &places)?;
     let status_words = file.status_words;
-    let (policy, http) = (file.policy, file.http);
-    Ok((Config { default_agent, agents, status_words, limits, policy, http }, warnings))
+    let fingerprint = fingerprint(file.msp.fingerprint, &places)?;
+    let http = file.http;
+    let config = Config {
+        default_agent,
+        agents,
+        status_words,
+        limits,
+        fingerprint,
+        approval_mode,
+        policy,
+        http,
+    };
+    Ok((config, warnings))
+}
+
+/// One of the four modes, or an error that names them.
+fn approval_mode<S: AsRef<str>>(
+    value: &toml::Value,
+    key: &[S],
+    places: &Places,
+) -> Result<ApprovalMode, ConfigError> {
+    value.as_str().and_then(ApprovalMode::from_text).ok_or_else(|| {
+        let known = ApprovalMode::ALL.map(|mode| format!("\"{}\"", mode.as_str())).join(", ");
+        places.invalid(key, format!("`approval_mode` is {value}; it has to be one of {known}"))
+    })
+}
+
+/// `[msp] fingerprint`: the form that every release's has.
+fn fingerprint(told: Option<String>, places: &Places) -> Result<Option<String>, ConfigError> {
+    let Some(print) = told else { return Ok(None) };
+    let hex = print.strip_prefix("sha256:").unwrap_or_default();
+    if hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
+        return Ok(Some(print));
+    }
+    let text = "`fingerprint` has to be \"sha256:\" and 64 small hexadecimal digits";
+    Err(places.invalid(&["msp", "fingerprint"], text.to_owned()))
 }
 
 /// The limits, with `idle_unload_s` from whichever of its two places has it.
@@ -117,12 +163,14 @@ fn limits(file: &File, places: &Places) -> Result<Limits, ConfigError> {
 /// The least and the greatest value of a limit.
 pub(super) fn bounds(name: &str) -> (u64, u64) {
     let least = match name {
-        "frame_bytes" => SHORTEST_FRAME_BYTES,
+        "frame_bytes" | "msp_frame_bytes" => SHORTEST_FRAME_BYTES,
         name if ZERO_IS_FINE.contains(&name) => 0,
         _ => 1,
     };
     let most = match name {
         "frame_bytes" => LONGEST_FRAME_BYTES,
+        // What the protocol allows; clients drop longer ones.
+        "msp_frame_bytes" => Limits::default().msp_frame_bytes,
         name if name.ends_with("_ms") => LONGEST_S * 1_000,
         name if name.ends_with("_s") => LONGEST_S,
         _ => i64::MAX.unsigned_abs(),
@@ -185,6 +233,7 @@ fn plain(
         urls: Vec::new(),
         sessions_per_instance: common.sessions_per_instance,
         idle_unload_s: common.idle_unload_s,
+        approval_mode: common.approval_mode,
         asks: None,
         known,
         quirks: quirks(known, &[], None),
@@ -235,6 +284,13 @@ fn agent(
             .sessions_per_instance
             .map_or(common.sessions_per_instance, Into::into),
         idle_unload_s: idle(entry.idle_unload_s.map(Into::into), &at("idle_unload_s"), common)?,
+        approval_mode: match entry.approval_mode {
+            Some(word) => {
+                let value = toml::Value::String(word);
+                Some(approval_mode(&value, &at("approval_mode"), places)?)
+            }
+            None => common.approval_mode,
+        },
         asks: entry.asks,
         known,
         quirk_changes,

@@ -39,6 +39,12 @@ pub(super) async fn frontdesk(
         "_frontdesk/log" => return Some(log(&node, &conn, &frame, &params).await),
         "_frontdesk/agents" => Ok(agents(&node)),
         "_frontdesk/check" => check(&node, &conn, &params).await,
+        "_frontdesk/rename" | "_frontdesk/archive" | "_frontdesk/policy" | "_frontdesk/fork" => {
+            match row_of(&node, &conn, &frame) {
+                Ok(row) => super::keep::call(&node, &conn, row, &frame.method, &params).await,
+                Err(error) => Err(error),
+            }
+        }
         "_frontdesk/stop" => {
             node.request_stop(params["all"].as_bool().unwrap_or(false));
             Ok(json!({}))
@@ -88,6 +94,9 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     } else {
         result["options"] = json!(row.view.options);
     }
+    if let (Some(result), Value::Object(facts)) = (result.as_object_mut(), kept_facts(node, &row)) {
+        result.extend(facts);
+    }
     result["clients"] = json!([]);
     result["interactions"] = json!([]);
     result["behind"] = json!(node.log.is_behind(row.key));
@@ -108,6 +117,34 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     Ok(result)
 }
 
+/// What the journal has of a session besides its turns; what is unknown is left out.
+fn kept_facts(node: &Node, row: &Row) -> Value {
+    let view = &row.view;
+    let mut facts = json!({
+        "name": view.name,
+        "nameOrigin": view.name_origin,
+        "generatedName": view.generated_name,
+        "firstUserPrompt": view.first_user_prompt,
+        "branch": view.branch,
+        "worktree": view.worktree,
+        "modelId": view.model_id,
+        "providerId": view.provider_id,
+        "parent": view.parent,
+        "forkedFrom": view.forked_from,
+        "createdByClient": view.created_by_client,
+    });
+    if view.policy.is_some() {
+        facts["policy"] = super::keep::policy_json(node, row);
+    }
+    if view.archived {
+        facts["archived"] = json!(true);
+    }
+    if let Some(facts) = facts.as_object_mut() {
+        facts.retain(|_, value| !value.is_null());
+    }
+    facts
+}
+
 async fn log(
     node: &Arc<Node>,
     conn: &Arc<Conn>,
@@ -121,7 +158,8 @@ async fn log(
     let until = Instant::now() + wait;
     loop {
         let path = row.path.clone();
-        let read = tokio::task::spawn_blocking(move || read_after(&path, after, limit));
+        let is_cold = node.running_lane(row.key).is_none();
+        let read = tokio::task::spawn_blocking(move || read_after(&path, after, limit, is_cold));
         let (records, last) = match read.await {
             Ok(Ok(read)) => read,
             Ok(Err(error)) => {
@@ -144,13 +182,23 @@ async fn log(
 
 type Records = (Vec<Box<RawValue>>, Seq);
 
-fn read_after(path: &std::path::Path, after: Seq, limit: u64) -> Result<Records, LogError> {
-    let mut reader = Reader::open(path)?;
-    reader.read_from(after + 1);
+/// Records behind `after`. Of a session that nobody writes, a last record counts too that lacks only
+/// its line end.
+fn read_after(
+    path: &std::path::Path,
+    after: Seq,
+    limit: u64,
+    is_cold: bool,
+) -> Result<Records, LogError> {
+    let mut reader =
+        if after == 0 { Reader::open(path)? } else { Reader::open_before(path, after + 1)? };
     let mut records = Vec::new();
     let mut last = after;
     while (records.len() as u64) < limit {
-        let batch = reader.read_batch(BATCH_BYTES)?;
+        let mut batch = reader.read_batch(BATCH_BYTES)?;
+        if batch.is_empty() && is_cold {
+            batch.extend(reader.finish());
+        }
         if batch.is_empty() {
             break;
         }

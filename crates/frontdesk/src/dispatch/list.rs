@@ -113,7 +113,7 @@ fn acp_row(node: &Node, conn: &Conn, row: &Row) -> Value {
     );
     let id = if unique { public } else { row.key.to_string() };
     let mut session = json!({ "sessionId": id, "cwd": row.view.cwd });
-    if let Some(title) = &row.view.title {
+    if let Some(title) = frontdesk_core::names::shown(&row.view) {
         session["title"] = json!(title);
     }
     if let Some(at) = row.view.updated_at {

@@ -50,7 +50,7 @@ pub use self::journal::{Journal, Ticket};
 pub use self::params::Params;
 pub use self::reader::{Damage, LINE_BYTES_MAX, Reader, What};
 pub use self::redact::redact;
-pub use self::replay::Replayed;
+pub use self::replay::{Committed, Replayed, committed};
 pub use self::scan::{Found, scan};
 pub use self::snapshot::Snapshot;
 pub use self::space::Health;

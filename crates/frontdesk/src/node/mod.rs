@@ -1,10 +1,12 @@
 //! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
 //!
-//! Rooms: [`directory`] who has what; [`page`] pages of it; [`keeper`] the index's thread;
-//! [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a session back;
-//! [`recover`] what an earlier daemon left.
+//! Rooms: [`birth`] new sessions; [`directory`] who has what; [`page`] pages of it; [`feed`] what
+//! changes; [`keeper`] the index's thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a
+//! session back; [`recover`] what an earlier daemon left.
 
+pub mod birth;
 pub mod directory;
+pub mod feed;
 pub mod instances;
 pub mod keeper;
 pub mod lists;
@@ -38,7 +40,9 @@ use crate::lock::lock;
 use crate::log::Log;
 use crate::paths::Paths;
 use crate::session::{LaneHandle, LaneMsg, Start};
+use crate::workspace::Workspaces;
 use directory::Directory;
+use feed::Feed;
 use keeper::Keeper;
 use lists::Lists;
 pub use open::OpenRequest;
@@ -72,8 +76,12 @@ pub struct Node {
     pub keeper: Keeper,
     /// Where lists go on.
     pub cursors: Cursors,
+    /// Where lanes tell what changes.
+    pub feed: Feed,
     /// The agents' own lists.
     pub lists: Lists,
+    /// The branches of the sessions' folders.
+    pub workspaces: Workspaces,
     /// When it began.
     pub since: Timestamp,
     lanes: Mutex<HashMap<Key, LaneHandle>>,
@@ -124,6 +132,7 @@ impl Node {
             .iter()
             .map(|agent| (agent.name.clone(), Arc::new(agent.clone())))
             .collect();
+        let workspaces = Workspaces::new(&limits);
         let index = Index::new(&paths.data, log.sessions_dir());
         let cursors = Cursors::open(&paths.data);
         let node = Self {
@@ -138,7 +147,9 @@ impl Node {
             standings: Standings::default(),
             keeper: Keeper::default(),
             cursors,
+            feed: Feed::default(),
             lists: Lists::default(),
+            workspaces,
             since: Timestamp::now(),
             lanes: Mutex::default(),
             instances: Mutex::default(),
@@ -157,7 +168,10 @@ impl Node {
     #[must_use]
     pub fn now(&self) -> Now {
         let mono_ms = u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Now { wall: Timestamp::now(), mono_ms }
+        // As a journal has it: what is told of a session must not change with the next start.
+        let now = Timestamp::now();
+        let wall = Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now);
+        Now { wall, mono_ms }
     }
 
     /// A deadline of a session machine as an instant.

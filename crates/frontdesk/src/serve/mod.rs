@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::msp::Face;
 use crate::node::Node;
 use crate::paths::Paths;
 pub use reindex::reindex;
@@ -76,11 +77,12 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     })
     .await
     .context("failed to recover")??;
+    let msp = Arc::new(Face::new(node.clone()));
     let socket = paths.socket();
     let listener = start::bind(&socket)?;
     start::say_ready(&socket)?;
     tokio::select! {
-        () = accept(&node, &listener) => {}
+        () = accept(&node, &msp, &listener) => {}
         _ = terminate.recv() => tracing::info!("stopping: asked by a signal"),
         _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
         () = node.stop_requested() => tracing::info!("stopping: asked by a client"),
@@ -89,7 +91,7 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     // Clients that are attached may still cancel and answer while running turns get their grace.
     tokio::select! {
         () = node.drain() => {}
-        () = accept(&node, &listener) => {}
+        () = accept(&node, &msp, &listener) => {}
         _ = terminate.recv() => tracing::warn!("told to stop again: not waiting any longer"),
     }
     drop(listener);
@@ -106,11 +108,11 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
 }
 
 /// Takes connections for ever.
-async fn accept(node: &Arc<Node>, listener: &UnixListener) {
+async fn accept(node: &Arc<Node>, msp: &Arc<Face>, listener: &UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::spawn(client::serve(node.clone(), stream));
+                tokio::spawn(client::serve(node.clone(), msp.clone(), stream));
             }
             Err(error) => {
                 // Out of file descriptors: connections end, so this passes.

@@ -35,8 +35,8 @@ struct Found {
 
 impl Lane {
     /// Carries out effects in order; everything appended up to the next wait is written in one go,
-    /// before anything that was said after it.
-    pub(super) async fn carry_out(&mut self, effects: Vec<Effect>) {
+    /// before anything that was said after it. `false` if records are not safe and never will be.
+    pub(super) async fn carry_out(&mut self, effects: Vec<Effect>) -> bool {
         let mut rest: std::collections::VecDeque<Effect> = effects.into();
         while !rest.is_empty() {
             let end =
@@ -49,14 +49,22 @@ impl Lane {
             }
             let mut found = Found::default();
             if !self.write().await {
-                return self.take_back(segment.into_iter().chain(rest)).await;
+                self.take_back(segment.into_iter().chain(rest)).await;
+                return false;
             }
+            let mut written = Vec::new();
             for effect in segment {
-                self.perform(effect, &mut found).await;
+                match effect {
+                    Effect::Append(record) => written.push(record),
+                    effect => self.perform(effect, &mut found).await,
+                }
             }
             if found.is_unsafe {
-                return self.take_back(rest).await;
+                self.take_back(rest).await;
+                return false;
             }
+            // Behind the sync where there is one: who follows is shown no more than clients are.
+            self.node.feed.written(self.handle.key(), &written);
             let now = self.node.now();
             for conn in found.full {
                 rest.extend(self.session.handle(Input::Lagging { conn }, now));
@@ -65,6 +73,7 @@ impl Lane {
                 rest.extend(self.session.handle(Input::Unload { why: CloseWhy::Stuck }, now));
             }
         }
+        true
     }
 
     /// Writes what is unwritten; while that fails nothing is shown and nothing is read. `false` if

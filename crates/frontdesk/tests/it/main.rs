@@ -21,4 +21,5 @@ mod harness_tests;
 mod hold;
 mod index;
 mod interop;
+mod msp;
 mod small_disk;

@@ -4,6 +4,7 @@ mod crowd;
 mod index;
 mod large;
 mod odd;
+mod stored;
 
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ pub(super) fn find(name: &str) -> Result<Special, String> {
         "early_flood" => odd::early_flood,
         "client_batches" => odd::client_batches,
         "agent_batch" => odd::agent_batch,
+        "weld_rounds" => stored::weld_rounds,
         "second_desk" => odd::second_desk,
         "short_names" => odd::short_names,
         "watch" => odd::watch,
