@@ -10,6 +10,7 @@ mod full;
 mod homes;
 mod idle;
 mod kills;
+mod old;
 mod outside;
 mod races;
 mod returns;
