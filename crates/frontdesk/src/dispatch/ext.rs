@@ -87,7 +87,7 @@ async fn sessions(node: &Arc<Node>, conn: &Arc<Conn>, params: &Value) -> Result<
     let limit = params["limit"].as_u64().unwrap_or(u64::from(node.limits.page_rows)).clamp(1, 1000);
     let page = page(node, &filter, cursor, usize::try_from(limit).unwrap_or(1000));
     let json = |row: &Arc<Row>| {
-        let mut json = row.to_json();
+        let mut json = row_json(node, row);
         if node.log.is_behind(row.key) {
             json["behind"] = json!(true);
         }
@@ -113,7 +113,7 @@ fn row_of(node: &Node, conn: &Conn, frame: &Frame) -> Result<Arc<Row>, WireError
 
 async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Value, WireError> {
     let row = row_of(node, conn, frame)?;
-    let mut result = row.to_json();
+    let mut result = row_json(node, &row);
     result["additionalDirectories"] = json!(row.view.additional_directories);
     result["options"] = json!(row.view.options);
     if let (Some(result), Value::Object(facts)) = (result.as_object_mut(), kept_facts(node, &row)) {
@@ -137,6 +137,21 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
         result["agentInfo"] = greeted.result["agentInfo"].clone();
     }
     Ok(result)
+}
+
+/// A row; a child is where its parent is.
+fn row_json(node: &Node, row: &Row) -> Value {
+    let mut json = row.to_json();
+    if let Some(parent) = node.parent_of(row) {
+        let parent = parent.to_json();
+        for name in ["status", "source", "ageMs", "owner"] {
+            json[name] = parent[name].clone();
+        }
+        if let Some(json) = json.as_object_mut() {
+            json.retain(|_, value| !value.is_null());
+        }
+    }
+    json
 }
 
 /// What the journal has of a session besides its turns; what is unknown is left out.

@@ -23,6 +23,8 @@ pub(super) struct Filter {
     cwd: Option<(String, Option<PathBuf>)>,
     active: Option<bool>,
     prefix: Option<String>,
+    /// Subagents are left out.
+    tops: bool,
 }
 
 /// One page.
@@ -44,7 +46,7 @@ async fn list_page(
     conn: &Arc<Conn>,
     params: &Value,
 ) -> Result<String, WireError> {
-    let mut filter = Filter { agent: conn.bound.clone(), ..Filter::default() };
+    let mut filter = Filter { agent: conn.bound.clone(), tops: true, ..Filter::default() };
     if !params.get("cwd").is_none_or(Value::is_null) {
         filter = filter.in_folder(cwd_of(params)?);
     }
@@ -112,7 +114,8 @@ impl Filter {
                 return Err(WireError::new(Code::InvalidParams, message));
             }
         };
-        let filter = Self { agent: text("agent"), cwd: None, active, prefix: text("prefix") };
+        let filter =
+            Self { agent: text("agent"), cwd: None, active, prefix: text("prefix"), tops: false };
         Ok(if params.get("cwd").is_some_and(Value::is_string) {
             filter.in_folder(cwd_of(params)?)
         } else {
@@ -136,7 +139,7 @@ impl Filter {
             row.key.to_string().starts_with(&prefix.to_ascii_lowercase())
                 || native.starts_with(prefix.as_str())
         });
-        agent && cwd && active && prefix
+        agent && cwd && active && prefix && !(self.tops && row.view.parent.is_some())
     }
 }
 

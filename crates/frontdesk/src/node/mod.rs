@@ -1,9 +1,10 @@
 //! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
 //!
-//! Rooms: [`birth`] new sessions; [`directory`] who has what; [`instances`] agents that run; [`lists`] the agents' own
+//! Rooms: [`birth`] new sessions; [`children`] subagents; [`directory`] who has what; [`instances`] agents that run; [`lists`] the agents' own
 //! lists; `open` calling a session back; [`recover`] what a start does.
 
 pub mod birth;
+pub mod children;
 pub mod directory;
 pub mod instances;
 pub mod lists;
