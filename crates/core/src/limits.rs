@@ -103,6 +103,14 @@ limits! {
     commit_queue_bytes: u64 = 256 << 20;
     /// Journals kept open at once; others are opened again when they are written to.
     journal_files: u32 = 256;
+    /// Changed sessions that wait to be written to the index; an agent's list waits beyond them.
+    index_rows: u32 = 4096;
+    /// Changes are gathered for this long before they are written to the index, in milliseconds.
+    index_delay_ms: u64 = 200;
+    /// Longest wait for an index that is being made, before a list is refused or an id is called unknown, in milliseconds.
+    index_wait_ms: u64 = 5_000;
+    /// Passages of transcripts that one search looks at, newest first, as rows of the index.
+    search_rows: u32 = 10_000;
     /// Room set aside on the disk, in bytes, so that cancel and close work while it is full.
     reserve_bytes: u64 = 4 << 20;
     /// A snapshot is written beside a journal each time it has grown by so many bytes.

@@ -7,6 +7,7 @@ pub mod conn;
 pub mod demo_agent;
 pub mod dispatch;
 pub mod hold;
+pub mod index;
 pub mod lock;
 pub mod log;
 pub mod msp;

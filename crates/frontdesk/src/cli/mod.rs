@@ -24,6 +24,7 @@ mod new;
 mod out;
 mod policy;
 mod prompt;
+mod reindex;
 mod rename;
 mod rows;
 mod serve;
@@ -121,6 +122,8 @@ enum Command {
     Agents(agents::Args),
     /// Check the agents, the home and the daemon
     Doctor(doctor::Args),
+    /// Make the index of sessions anew from their journals
+    Reindex(reindex::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -145,6 +148,7 @@ impl Command {
             Self::Delete(args) => args.json,
             Self::Agents(args) => args.json,
             Self::Doctor(args) => args.json,
+            Self::Reindex(args) => args.json,
             Self::Serve(_)
             | Self::Acp(_)
             | Self::Msp(_)
@@ -364,6 +368,7 @@ fn run_in(command: &Command, shell: &mut Shell) -> Exit {
         Command::Delete(args) => delete::run(args, shell),
         Command::Agents(args) => agents::run(args, shell),
         Command::Doctor(args) => doctor::run(args, shell),
+        Command::Reindex(args) => reindex::run(args, shell),
         // These need no shell and were run before.
         Command::Serve(_)
         | Command::Acp(_)

@@ -44,6 +44,8 @@ const ZERO_IS_FINE: &[&str] = &[
     "client_eof_ms",
     "stream_sync_ms",
     "commit_delay_ms",
+    "index_delay_ms",
+    "index_wait_ms",
     "msp_list_ms",
     "reserve_bytes",
     "watched_folders",

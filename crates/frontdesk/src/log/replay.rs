@@ -39,6 +39,10 @@ pub struct Replayed {
     /// Journals that could not take their records, and why. The commit log is kept for the next
     /// start.
     pub failed: Vec<(PathBuf, String)>,
+    /// Journals that were written to.
+    pub changed: Vec<(Key, PathBuf)>,
+    /// What `touched.log` says of the daemon before.
+    pub behind: super::TouchedLeft,
 }
 
 /// Where an entry's line lies.
@@ -85,13 +89,19 @@ pub(super) fn replay(commit: &Path, sessions: &Path) -> Result<(Replayed, Left),
     done.sessions = wanted.len();
     for ((folder, key), wanted) in wanted {
         let path = sessions.join(&folder).join(JOURNAL_NAME);
+        let before = (done.written, done.remade);
         let played = if is_of(Path::new(&folder), key) {
             play(&path, &wanted, &open, &mut done)
         } else {
             Err(LogError::Foreign { path: path.clone() })
         };
         match played {
-            Ok(()) => left.journals.push((key, path)),
+            Ok(()) => {
+                if before != (done.written, done.remade) {
+                    done.changed.push((key, path.clone()));
+                }
+                left.journals.push((key, path));
+            }
             Err(error) => {
                 tracing::warn!(%error, journal = %path.display(), "failed to play the commit log");
                 done.failed.push((path, error.to_string()));

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use frontdesk_core::ids::Key;
 use frontdesk_core::msp::object::Carrier;
 use frontdesk_core::msp::params::{Params, Read as _};
 use frontdesk_core::msp::{ListFilter, MspError, RowFacts};
@@ -11,8 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::peer::{Answer, Peer};
 use super::session;
-use crate::node::Node;
+use crate::index::{Folder, Position};
 use crate::node::directory::Row;
+use crate::node::{Node, page};
 
 /// Rows of a page that does not say how many. Source: msp "Session lifecycle".
 const ROWS: u64 = 50;
@@ -29,9 +29,6 @@ struct Query {
     filter: Option<ListFilter>,
 }
 
-/// A place in the order of the list: when the row changed last, in microseconds, and its key.
-type Place = (i64, Key);
-
 pub(super) async fn list(peer: &Arc<Peer>, params: &Params) -> Answer {
     let query = Query::read(params)?;
     let limit = params.number("limit", 1, ROWS_MAX)?.unwrap_or(ROWS);
@@ -40,7 +37,8 @@ pub(super) async fn list(peer: &Arc<Peer>, params: &Params) -> Answer {
         Some(text) => Some(query.place(text)?),
         None => None,
     };
-    let found = rows(&peer.face.node, &query, cursor, limit + 1);
+    let query = Arc::new(query);
+    let found = rows(&peer.face.node, &query, cursor, limit + 1).await;
     let budget = peer.face.frame_bytes().saturating_sub(MARGIN_BYTES);
     let mut sessions: Vec<Value> = Vec::new();
     let mut bytes = 0;
@@ -53,7 +51,8 @@ pub(super) async fn list(peer: &Arc<Peer>, params: &Params) -> Answer {
         sessions.push(row);
     }
     let last = sessions.len().checked_sub(1).and_then(|at| found.get(at));
-    let next = last.filter(|_| found.len() > sessions.len()).map(|row| query.cursor(place(row)));
+    let next =
+        last.filter(|_| found.len() > sessions.len()).map(|row| query.cursor(row.position()));
     let mut result = Map::new();
     result.insert("sessions".into(), json!(sessions));
     result.insert("nextCursor".into(), json!(next));
@@ -64,15 +63,23 @@ pub(super) async fn list(peer: &Arc<Peer>, params: &Params) -> Answer {
 }
 
 /// The rows that pass, behind the cursor, in the order of the list.
-fn rows(node: &Node, query: &Query, cursor: Option<Place>, limit: usize) -> Vec<Arc<Row>> {
-    let mut found =
-        node.directory.select(|row| query.takes(row) && cursor.is_none_or(|at| place(row) < at));
-    found.truncate(limit);
-    found
-}
-
-fn place(row: &Row) -> Place {
-    (row.changed_at().as_microsecond(), row.key)
+async fn rows(
+    node: &Arc<Node>,
+    query: &Arc<Query>,
+    after: Option<Position>,
+    limit: usize,
+) -> Vec<Arc<Row>> {
+    let wanted = query.clone();
+    let asked = page::Query {
+        // Narrows down to the folder, however it is spelled; `takes` wants this very spelling.
+        folder: query.root.as_deref().map(Folder::new),
+        updated_after: query.after,
+        wanted: Some(Arc::new(move |row: &Row| wanted.takes(row))),
+        after,
+        limit,
+        ..page::Query::default()
+    };
+    node.page(asked).await.rows
 }
 
 impl Query {
@@ -91,7 +98,6 @@ impl Query {
     fn takes(&self, row: &Row) -> bool {
         let view = &row.view;
         self.root.as_ref().is_none_or(|root| view.cwd == *root)
-            && self.after.is_none_or(|after| row.changed_at() > after)
             && self.filter.as_ref().is_none_or(|filter| {
                 filter.takes(RowFacts {
                     key: Some(row.key),
@@ -103,18 +109,21 @@ impl Query {
     }
 
     /// A cursor is good for the listing it came from alone, so it has a mark of it.
-    fn cursor(&self, (at, key): Place) -> String {
-        format!("l:{:016x}:{at}:{key}", self.mark())
+    fn cursor(&self, at: Position) -> String {
+        let Position { ordered, updated, key } = at;
+        format!("l:{:016x}:{ordered}:{updated}:{key}", self.mark())
     }
 
-    fn place(&self, cursor: &str) -> Result<Place, MspError> {
+    fn place(&self, cursor: &str) -> Result<Position, MspError> {
         let wrong = || MspError::invalid("params.cursor is not one that this listing gave");
-        let mut parts = cursor.strip_prefix("l:").ok_or_else(wrong)?.splitn(3, ':');
+        let mut parts = cursor.strip_prefix("l:").ok_or_else(wrong)?.splitn(4, ':');
         let mut part = || parts.next().ok_or_else(wrong);
         let mark = u64::from_str_radix(part()?, 16).map_err(|_| wrong())?;
-        let at = part()?.parse().map_err(|_| wrong())?;
+        let ordered = part()?.parse().map_err(|_| wrong())?;
+        let updated = part()?.parse().map_err(|_| wrong())?;
         let key = part()?.parse().map_err(|_| wrong())?;
-        if mark == self.mark() { Ok((at, key)) } else { Err(wrong()) }
+        let at = Position { ordered, updated, key };
+        if mark == self.mark() { Ok(at) } else { Err(wrong()) }
     }
 
     /// FNV-1a over what was asked.

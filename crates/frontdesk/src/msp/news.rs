@@ -114,7 +114,7 @@ impl Teller {
     }
 
     fn all_over(&mut self) {
-        for row in self.peer.face.node.directory.select(Row::is_loaded) {
+        for row in self.peer.face.node.directory.loaded(|_| true) {
             let cursor = ViewCursor::behind(row.view.seq).text(row.key);
             self.status(row.key, Some(&row), Some(cursor));
             if self.stream {

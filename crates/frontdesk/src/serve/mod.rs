@@ -3,6 +3,7 @@
 //! `run` is the whole life of `frontdesk serve`. What a connection says is read in `client`.
 
 mod client;
+mod reindex;
 mod start;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::msp::Face;
 use crate::node::Node;
 use crate::paths::Paths;
+pub use reindex::reindex;
 
 /// What `frontdesk serve` was told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,8 +98,11 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     if let Err(error) = std::fs::remove_file(&socket) {
         tracing::warn!(path = %socket.display(), %error, "failed to remove the socket");
     }
-    let log = node.log.clone();
-    tokio::task::spawn_blocking(move || log.close()).await.context("failed to close the log")??;
+    let closing = move || {
+        node.close_index();
+        node.log.close()
+    };
+    tokio::task::spawn_blocking(closing).await.context("failed to close the log")??;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -90,8 +90,8 @@ async fn begin(
             let log = node.log.clone();
             let opened = tokio::task::spawn_blocking(move || {
                 // First the journal, so that the lane before this one has written its last word.
-                let journal = open_when_free(&log, &path)?;
-                let view = crate::node::recover::read_view(&path)?;
+                let mut journal = open_when_free(&log, &path)?;
+                let view = crate::node::recover::read_for_lane(&mut journal)?;
                 let covered = Snapshot::read(&path).map_or(0, |(found, _)| found.journal_bytes);
                 Ok::<_, LogError>((journal, view, covered))
             });
