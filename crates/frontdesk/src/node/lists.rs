@@ -322,7 +322,7 @@ impl Node {
     }
 }
 
-fn adopted_record(seq: u64, kind: Kind, at: Timestamp, data: &Value) -> Record {
+pub(super) fn adopted_record(seq: u64, kind: Kind, at: Timestamp, data: &Value) -> Record {
     let data = bytes::Bytes::from(data.to_string());
     Record { v: RECORD_VERSION, seq, epoch: 0, at, kind, src: None, data }
 }
