@@ -11,6 +11,7 @@ mod ask;
 mod client;
 mod close;
 mod completions;
+mod damage;
 mod delete;
 mod demo;
 mod doctor;
@@ -18,10 +19,12 @@ mod fork;
 mod interrupt;
 mod log;
 mod ls;
+mod msp;
 mod new;
 mod out;
 mod policy;
 mod prompt;
+mod reindex;
 mod rename;
 mod rows;
 mod serve;
@@ -80,6 +83,8 @@ enum Command {
     Stop(stop::Args),
     /// Serve ACP on stdio, for editors; starts the daemon if none runs
     Acp(acp::Args),
+    /// Serve MSP on stdio, for its SDKs; starts the daemon if none runs
+    Msp(msp::Args),
     /// Show three scripted sessions live, in a home of their own
     Demo(demo::Args),
     /// Be the scripted agent, on stdio (`demo-agent --help` lists what it can do)
@@ -117,6 +122,8 @@ enum Command {
     Agents(agents::Args),
     /// Check the agents, the home and the daemon
     Doctor(doctor::Args),
+    /// Make the index of sessions anew from their journals
+    Reindex(reindex::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -141,7 +148,12 @@ impl Command {
             Self::Delete(args) => args.json,
             Self::Agents(args) => args.json,
             Self::Doctor(args) => args.json,
-            Self::Serve(_) | Self::Acp(_) | Self::DemoAgent { .. } | Self::Completions(_) => false,
+            Self::Reindex(args) => args.json,
+            Self::Serve(_)
+            | Self::Acp(_)
+            | Self::Msp(_)
+            | Self::DemoAgent { .. }
+            | Self::Completions(_) => false,
         }
     }
 }
@@ -297,7 +309,10 @@ fn keyboard() -> Option<Box<dyn BufRead + Send>> {
 /// have to be small.
 #[must_use]
 pub fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
+    let mut args = std::env::args_os();
+    if args.next().is_some_and(|name| msp::is_muse(&name)) {
+        return msp::muse(args);
+    }
     let first = args.next();
     match first.as_deref().and_then(|word| word.to_str()) {
         Some("hold") => crate::hold::main(),
@@ -321,6 +336,7 @@ fn run(command: Command) -> ExitCode {
     let served = match command {
         Command::Serve(args) => args.run(),
         Command::Acp(args) => args.run(),
+        Command::Msp(args) => args.run(),
         Command::DemoAgent { args } => return crate::demo_agent::main(&args),
         Command::Completions(args) => args.run(&mut Out::standard()),
         command => {
@@ -352,9 +368,11 @@ fn run_in(command: &Command, shell: &mut Shell) -> Exit {
         Command::Delete(args) => delete::run(args, shell),
         Command::Agents(args) => agents::run(args, shell),
         Command::Doctor(args) => doctor::run(args, shell),
+        Command::Reindex(args) => reindex::run(args, shell),
         // These need no shell and were run before.
         Command::Serve(_)
         | Command::Acp(_)
+        | Command::Msp(_)
         | Command::DemoAgent { .. }
         | Command::Completions(_) => Ok(Exit::Done),
     };

@@ -10,6 +10,7 @@ mod keep;
 mod list;
 mod open;
 mod remove;
+mod sessions;
 mod status;
 
 use std::borrow::Cow;

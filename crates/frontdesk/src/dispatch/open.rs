@@ -196,6 +196,11 @@ async fn known_row(
     if let Some(row) = own()? {
         return Ok(row);
     }
+    // It may be in a journal that the index does not have yet.
+    let complete = node.index_complete().await;
+    if let Some(row) = own()? {
+        return Ok(row);
+    }
     let agents = match &conn.bound {
         Some(bound) => vec![node.agent_or_error(bound)?],
         None => node.agents_known_to_list(),
@@ -209,7 +214,16 @@ async fn known_row(
             return Ok(row);
         }
     }
+    if !complete {
+        return Err(index_is_behind());
+    }
     Err(WireError::not_found(asked))
+}
+
+/// The index is being made or compared, so that nobody can say that a session is not there.
+pub(super) fn index_is_behind() -> WireError {
+    let text = "the index of sessions is being made; try again in a moment";
+    WireError::new(Code::Storage, text)
 }
 
 /// An agent that has no list of the session may still know it: one that answers `session/status`
@@ -246,6 +260,9 @@ async fn adopt_by_word(
     } else {
         json!({ "sessionId": asked, "cwd": cwd, "_unproven": true })
     };
+    if !node.index_in_step().await {
+        return None;
+    }
     let (adopting, name) = (node.clone(), agent.name.clone());
     let adopted = tokio::task::spawn_blocking(move || adopting.adopt_all(&name, &[row])).await;
     if !matches!(adopted, Ok(Ok(()))) {

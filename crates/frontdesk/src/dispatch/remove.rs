@@ -51,6 +51,9 @@ pub(super) async fn delete(
 
 async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<(), WireError> {
     let asked = session_id(frame)?.into_owned();
+    if resolve(node, conn, &asked)?.is_none() && !node.index_complete().await {
+        return Err(super::open::index_is_behind());
+    }
     let Some(row) = resolve(node, conn, &asked)?.and_then(|key| node.directory.get(key)) else {
         return Ok(());
     };
@@ -163,7 +166,7 @@ async fn entomb_one(node: &Arc<Node>, row: &Row) -> Result<(), WireError> {
     let (tx, rx) = oneshot::channel();
     lane.send(LaneMsg::Entomb(tx)).await;
     match rx.await {
-        Ok(Ok(())) => {}
+        Ok(Ok(())) => node.index_forgets(row.key).await,
         Ok(Err(error)) => {
             tracing::error!(session = %row.key, error, "failed to delete a session");
             return Err(WireError::new(

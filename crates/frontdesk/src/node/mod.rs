@@ -1,15 +1,22 @@
 //! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
 //!
-//! Rooms: [`birth`] new sessions; [`children`] subagents; [`directory`] who has what; [`instances`] agents that run; [`lists`] the agents' own
-//! lists; `open` calling a session back; [`recover`] what a start does.
+//! Rooms: [`birth`] new sessions; [`children`] subagents; [`directory`] who has what; [`page`] pages of it; [`feed`] what
+//! changes; [`keeper`] the index's thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a
+//! session back; [`recover`] what an earlier daemon left.
 
 pub mod birth;
+mod change;
 pub mod children;
 pub mod directory;
+pub mod feed;
 pub mod instances;
+pub mod keeper;
 pub mod lists;
 mod open;
+pub mod page;
 pub mod recover;
+mod row;
+pub mod standing;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -30,14 +37,18 @@ use tokio::sync::{mpsc, watch};
 use crate::agent::instance::Instance;
 use crate::config::{AgentConfig, Config};
 use crate::conn::Conn;
+use crate::index::{Cursors, Index};
 use crate::lock::lock;
 use crate::log::Log;
 use crate::paths::Paths;
 use crate::session::{LaneHandle, LaneMsg, Start};
 use crate::workspace::Workspaces;
 use directory::Directory;
+use feed::Feed;
+use keeper::Keeper;
 use lists::Lists;
 pub use open::OpenRequest;
+use standing::Standings;
 
 /// How long the last answers of a stopping daemon may take to be made and read.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
@@ -61,6 +72,14 @@ pub struct Node {
     pub claims: PathBuf,
     /// Who has what.
     pub directory: Directory,
+    /// How the index stands to the journals.
+    pub standings: Standings,
+    /// The thread of the index.
+    pub keeper: Keeper,
+    /// Where lists go on.
+    pub cursors: Cursors,
+    /// Where lanes tell what changes.
+    pub feed: Feed,
     /// The agents' own lists.
     pub lists: Lists,
     /// The branches of the sessions' folders.
@@ -106,7 +125,7 @@ struct Dropped {
 }
 
 impl Node {
-    /// A daemon over an open log. Sessions are read by [`Node::recover_sessions`].
+    /// A daemon over an open log. Sessions are known once [`Node::open_index`] was called.
     #[must_use]
     pub fn new(paths: Paths, exe: PathBuf, config: Config, log: Log, claims: PathBuf) -> Self {
         let limits = Arc::new(config.limits.clone());
@@ -116,6 +135,8 @@ impl Node {
             .map(|agent| (agent.name.clone(), Arc::new(agent.clone())))
             .collect();
         let workspaces = Workspaces::new(&limits);
+        let index = Index::new(&paths.data, log.sessions_dir());
+        let cursors = Cursors::open(&paths.data);
         let node = Self {
             paths,
             exe,
@@ -124,7 +145,11 @@ impl Node {
             limits,
             log: Arc::new(log),
             claims,
-            directory: Directory::default(),
+            directory: Directory::new(Arc::new(index)),
+            standings: Standings::default(),
+            keeper: Keeper::default(),
+            cursors,
+            feed: Feed::default(),
             lists: Lists::default(),
             workspaces,
             since: Timestamp::now(),
@@ -196,7 +221,7 @@ impl Node {
         if let Some(lane) = lanes.get(&key).filter(|lane| !lane.is_closed()) {
             return Some(lane.clone());
         }
-        let row = self.directory.get(key)?;
+        let row = self.directory.pin(key)?;
         let (lane, rx) = LaneHandle::new(key, self.limits.lane_messages);
         lanes.insert(key, lane.clone());
         drop(lanes);
@@ -218,6 +243,7 @@ impl Node {
         start: Start,
     ) {
         lock(&self.lanes).insert(lane.key(), lane.clone());
+        let _row = self.directory.pin(lane.key());
         crate::session::spawn(self.clone(), lane, rx, start);
     }
 
@@ -246,6 +272,7 @@ impl Node {
 
     /// A lane has ended.
     pub fn lane_ended(&self, key: Key) {
+        self.directory.unpin(key);
         let mut lanes = lock(&self.lanes);
         if lanes.get(&key).is_some_and(LaneHandle::is_closed) {
             lanes.remove(&key);
@@ -402,9 +429,7 @@ impl Node {
             grace_ms + self.limits.agent_close_ms + 4 * self.limits.stop_term_ms,
         );
         let until = tokio::time::Instant::now() + limit;
-        while !self.directory.select(directory::Row::is_loaded).is_empty()
-            && tokio::time::Instant::now() < until
-        {
+        while !self.directory.loaded(|_| true).is_empty() && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let instances = self.running_instances();

@@ -3,6 +3,7 @@
 //! `run` is the whole life of `frontdesk serve`. What a connection says is read in `client`.
 
 mod client;
+mod reindex;
 mod start;
 
 use std::path::PathBuf;
@@ -13,8 +14,10 @@ use anyhow::Context as _;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::msp::Face;
 use crate::node::Node;
 use crate::paths::Paths;
+pub use reindex::reindex;
 
 /// What `frontdesk serve` was told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,11 +77,12 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     })
     .await
     .context("failed to recover")??;
+    let msp = Arc::new(Face::new(node.clone()));
     let socket = paths.socket();
     let listener = start::bind(&socket)?;
     start::say_ready(&socket)?;
     tokio::select! {
-        () = accept(&node, &listener) => {}
+        () = accept(&node, &msp, &listener) => {}
         _ = terminate.recv() => tracing::info!("stopping: asked by a signal"),
         _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
         () = node.stop_requested() => tracing::info!("stopping: asked by a client"),
@@ -87,25 +91,28 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     // Clients that are attached may still cancel and answer while running turns get their grace.
     tokio::select! {
         () = node.drain() => {}
-        () = accept(&node, &listener) => {}
+        () = accept(&node, &msp, &listener) => {}
         _ = terminate.recv() => tracing::warn!("told to stop again: not waiting any longer"),
     }
     drop(listener);
     if let Err(error) = std::fs::remove_file(&socket) {
         tracing::warn!(path = %socket.display(), %error, "failed to remove the socket");
     }
-    let log = node.log.clone();
-    tokio::task::spawn_blocking(move || log.close()).await.context("failed to close the log")??;
+    let closing = move || {
+        node.close_index();
+        node.log.close()
+    };
+    tokio::task::spawn_blocking(closing).await.context("failed to close the log")??;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
 /// Takes connections for ever.
-async fn accept(node: &Arc<Node>, listener: &UnixListener) {
+async fn accept(node: &Arc<Node>, msp: &Arc<Face>, listener: &UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::spawn(client::serve(node.clone(), stream));
+                tokio::spawn(client::serve(node.clone(), msp.clone(), stream));
             }
             Err(error) => {
                 // Out of file descriptors: connections end, so this passes.

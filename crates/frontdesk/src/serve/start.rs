@@ -153,7 +153,7 @@ pub(super) fn open(paths: Paths, config: Config) -> anyhow::Result<Arc<Node>> {
     let (log, replayed) = Log::open(&paths.data, &config.limits)?;
     let claims = crate::hold::claim::claims_dir(|name| std::env::var_os(name))?;
     let node = Arc::new(Node::new(paths, exe, config, log, claims));
-    let recovered = node.recover_sessions();
+    let recovered = node.open_index(&replayed).context("failed to start the index")?;
     tracing::info!(
         sessions = recovered.sessions,
         turns_closed = recovered.turns,

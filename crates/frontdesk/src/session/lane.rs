@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use frontdesk_core::envelope::Message;
 use frontdesk_core::errors::{Code, WireError};
-use frontdesk_core::fold::View;
+use frontdesk_core::fold::{Done, View};
 use frontdesk_core::ids::ConnId;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
@@ -90,8 +90,8 @@ async fn begin(
             let log = node.log.clone();
             let opened = tokio::task::spawn_blocking(move || {
                 // First the journal, so that the lane before this one has written its last word.
-                let journal = open_when_free(&log, &path)?;
-                let view = crate::node::recover::read_view(&path)?;
+                let mut journal = open_when_free(&log, &path)?;
+                let view = crate::node::recover::read_for_lane(&mut journal)?;
                 let covered = Snapshot::read(&path).map_or(0, |(found, _)| found.journal_bytes);
                 Ok::<_, LogError>((journal, view, covered))
             });
@@ -226,12 +226,13 @@ impl Lane {
                 if let LaneMsg::Client(_, Input::Attach(_)) = &message {
                     self.look_at_instance(&mut effects).await;
                 }
-                if let LaneMsg::Durable { inputs, done } = message {
+                if let LaneMsg::Durable { inputs, command, done } = message {
+                    let before = self.done_before(command.as_deref());
                     let now = self.node.now();
-                    for input in inputs {
+                    for input in inputs.into_iter().filter(|_| before.is_none()) {
                         effects.extend(self.session.handle(input, now));
                     }
-                    promised.push(done);
+                    promised.push((done, before));
                     continue;
                 }
                 self.take(message, &mut effects, &mut handled);
@@ -248,8 +249,8 @@ impl Lane {
                 }
             }
             self.publish();
-            for done in promised.into_iter().filter(|_| safe) {
-                let _ = done.send(());
+            for (done, before) in promised.into_iter().filter(|_| safe) {
+                let _ = done.send(before);
             }
             self.snapshot();
             if self.entombed {
@@ -257,6 +258,12 @@ impl Lane {
             }
         }
         self.finish().await;
+    }
+
+    /// What is recorded of a command, if it was carried out before.
+    fn done_before(&self, command: Option<&str>) -> Option<Done> {
+        let all = &self.session.view().commands_done;
+        all.iter().find(|done| Some(done.command_id.as_str()) == command).cloned()
     }
 
     /// From the first time on that an instance has the session its folder's branch is followed;
@@ -368,7 +375,9 @@ impl Lane {
             Phase::Starting | Phase::Draining(_) => Some(None),
             Phase::Live => Some(self.instance.as_ref()),
         };
-        self.node.directory.publish(self.handle.key(), &self.session, live, self.journal.bytes());
+        let key = self.handle.key();
+        self.node.directory.publish(key, &self.session, live, self.journal.bytes());
+        self.node.feed.publish(key, self.node.directory.get(key));
     }
 
     fn describe(&self) -> Value {

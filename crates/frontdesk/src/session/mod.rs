@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use frontdesk_core::envelope::Message;
+use frontdesk_core::fold::Done;
 use frontdesk_core::ids::{InstanceId, Key};
 use frontdesk_core::session::{Input, Position};
 use serde_json::Value;
@@ -63,8 +64,12 @@ pub enum LaneMsg {
     Durable {
         /// In order.
         inputs: Vec<Input>,
-        /// Dropped where the lane cannot do it.
-        done: oneshot::Sender<()>,
+        /// The caller's id of the command, if it has one: one that was carried out already is not
+        /// carried out again.
+        command: Option<String>,
+        /// Told what was recorded of the command before, if it was. Dropped where the lane cannot do
+        /// it.
+        done: oneshot::Sender<Option<Done>>,
     },
     /// What is going on, for people.
     Describe(oneshot::Sender<Value>),

@@ -20,4 +20,5 @@ mod faults;
 mod harness_tests;
 mod hold;
 mod interop;
+mod msp;
 mod small_disk;
