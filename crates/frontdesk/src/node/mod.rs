@@ -1,8 +1,9 @@
 //! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
 //!
-//! Rooms: [`birth`] new sessions; [`children`] subagents; [`directory`] who has what; [`page`] pages of it; [`feed`] what
-//! changes; [`keeper`] the index's thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a
-//! session back; [`recover`] what an earlier daemon left.
+//! Rooms: [`birth`] new sessions; [`children`] subagents; [`directory`] who has what; [`page`] pages
+//! of it; [`feed`] what changes; [`keeper`] the index's thread; [`instances`] agents that run;
+//! [`lists`] the agents' own lists; `open` calling a session back; [`recover`] what an earlier daemon
+//! left.
 
 pub mod birth;
 mod change;
