@@ -4,6 +4,7 @@
 mod commands;
 mod follow;
 mod framing;
+mod kept;
 mod limits;
 
 use std::path::Path;
