@@ -225,8 +225,7 @@ fn a_line_of_a_hundred_megabytes_is_read() {
 
 #[test]
 fn lone_surrogates_and_odd_separators_are_text() {
-    let odd =
-        [r#""\ud800""#, r#""a\udfffb""#, "\"\u{2028}\u{2029}\u{85}\"", r#""\u0000\u001f""#];
+    let odd = [r#""\ud800""#, r#""a\udfffb""#, "\"\u{2028}\u{2029}\u{85}\"", r#""\u0000\u001f""#];
     let content: Vec<u8> = (1..)
         .zip(odd)
         .flat_map(|(seq, data)| {

@@ -30,7 +30,7 @@ pub struct Peer {
     pub(super) conn: Arc<Conn>,
     state: Mutex<State>,
     /// Requests that wait for their answers.
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Peer {
     /// A client that named the face.
     #[must_use]
     pub fn new(face: Arc<Face>, conn: Arc<Conn>) -> Arc<Self> {
-        let waiting = AtomicUsize::new(0);
+        let waiting = Arc::default();
         Arc::new(Self { face, conn, state: Mutex::default(), waiting })
     }
 
@@ -151,7 +151,8 @@ impl Peer {
             Ok(Work::Done(answer)) => self.answer(&id, answer),
             Ok(Work::Answered) => {}
             Ok(Work::Task(work)) => {
-                let (peer, waiting) = (self.clone(), Waiting::new(self));
+                let limit = self.face.node.limits.msp_requests;
+                let (peer, waiting) = (self.clone(), Waiting::new(&self.waiting, limit));
                 let Some(waiting) = waiting else {
                     let text = "too many requests wait for their answers";
                     let error = MspError::new(ErrorKind::Overloaded, text);
@@ -335,19 +336,19 @@ impl Peer {
 }
 
 /// Counts a request that waits, within the limit.
-struct Waiting(Arc<Peer>);
+struct Waiting(Arc<AtomicUsize>);
 
 impl Waiting {
-    fn new(peer: &Arc<Peer>) -> Option<Self> {
-        let waiting = Self(peer.clone());
-        let before = peer.waiting.fetch_add(1, Ordering::Relaxed);
-        (before < peer.face.node.limits.msp_requests as usize).then_some(waiting)
+    fn new(count: &Arc<AtomicUsize>, limit: u32) -> Option<Self> {
+        let waiting = Self(count.clone());
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        (before < limit as usize).then_some(waiting)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -364,5 +365,25 @@ fn params(frame: &Frame) -> Result<Params, MspError> {
     match serde_json::from_str(text) {
         Ok(Value::Object(params)) => Ok(params),
         _ => Err(MspError::invalid("params must be an object")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_requests_wait_as_the_limit_says() {
+        let count = Arc::default();
+        let first = Waiting::new(&count, 2);
+        let second = Waiting::new(&count, 2);
+        assert!(first.is_some() && second.is_some());
+        assert!(Waiting::new(&count, 2).is_none());
+        assert!(Waiting::new(&count, 2).is_none(), "who was refused does not wait");
+        drop(first);
+        let third = Waiting::new(&count, 2);
+        assert!(third.is_some());
+        drop((second, third));
+        assert_eq!(count.load(Ordering::Relaxed), 0);
     }
 }
