@@ -1,6 +1,6 @@
 //! One MSP client: the handshake, whose a method is, and what it is sent.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,6 +23,10 @@ use crate::conn::{Conn, Greeting};
 use crate::lock::lock;
 use crate::node::directory::Row;
 
+/// Births that are remembered, so that a fork's own client is told of it once: by the answer's task
+/// or by the news, whichever is first.
+const STARTED_MAX: usize = 256;
+
 /// One MSP connection.
 #[derive(Debug)]
 pub struct Peer {
@@ -39,8 +43,8 @@ struct State {
     /// The client said `initialized`: it is told what happens.
     told: Option<AbortHandle>,
     follows: HashMap<Key, Follower>,
-    /// Sessions whose birth it was told.
-    started: HashSet<Key>,
+    /// Sessions whose birth it was told, the last ones.
+    started: VecDeque<Key>,
     garbage: u32,
 }
 
@@ -254,7 +258,15 @@ impl Peer {
 
     /// Notes that the client was told of a birth; `false` if it was told before.
     pub(super) fn first_told(&self, key: Key) -> bool {
-        lock(&self.state).started.insert(key)
+        let mut state = lock(&self.state);
+        if state.started.contains(&key) {
+            return false;
+        }
+        if state.started.len() >= STARTED_MAX {
+            state.started.pop_front();
+        }
+        state.started.push_back(key);
+        true
     }
 
     /// The session that `params.sessionId` means.

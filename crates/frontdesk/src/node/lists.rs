@@ -287,6 +287,7 @@ impl Node {
         let mut view = View::default();
         view.apply(&record);
         self.directory.insert(Row::cold(key, view, journal.path().to_path_buf(), journal.bytes()));
+        self.feed.publish(key, self.directory.get(key), false);
         Ok(())
     }
 
@@ -322,7 +323,7 @@ impl Node {
     }
 }
 
-fn adopted_record(seq: u64, kind: Kind, at: Timestamp, data: &Value) -> Record {
+pub(super) fn adopted_record(seq: u64, kind: Kind, at: Timestamp, data: &Value) -> Record {
     let data = bytes::Bytes::from(data.to_string());
     Record { v: RECORD_VERSION, seq, epoch: 0, at, kind, src: None, data }
 }

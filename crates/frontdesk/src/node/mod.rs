@@ -1,10 +1,12 @@
 //! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
 //!
-//! Rooms: [`birth`] new sessions; [`directory`] who has what; [`page`] pages of it; [`feed`] what
-//! changes; [`keeper`] the index's thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a
-//! session back; [`recover`] what an earlier daemon left.
+//! Rooms: [`birth`] new sessions; [`children`] subagents; [`directory`] who has what; [`page`] pages
+//! of it; [`feed`] what changes; [`keeper`] the index's thread; [`instances`] agents that run;
+//! [`lists`] the agents' own lists; `open` calling a session back; [`recover`] what an earlier daemon
+//! left.
 
 pub mod birth;
+pub mod children;
 pub mod directory;
 pub mod feed;
 pub mod instances;

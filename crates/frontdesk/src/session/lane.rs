@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::alarm::Alarm;
+use super::children::{Child, Heard};
 use super::promise::Promise;
 use super::{Copy, LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
@@ -119,6 +120,8 @@ async fn begin(
         snapshot_bytes,
         saving: None,
         entombed: false,
+        children: HashMap::new(),
+        heard: Vec::new(),
         follow: None,
     };
     if let Some(((conn, born), copy, ready)) = birth {
@@ -162,6 +165,10 @@ pub(super) struct Lane {
     /// A snapshot is being written.
     pub(super) saving: Option<JoinHandle<()>>,
     pub(super) entombed: bool,
+    /// Subagents that the agent has announced while the session is loaded, by the agent's id.
+    pub(super) children: HashMap<String, Child>,
+    /// What was said about them and is not passed on yet.
+    pub(super) heard: Vec<Heard>,
     /// The branch of its folder, from the first time that an instance has it.
     follow: Option<Follow>,
 }
@@ -227,7 +234,9 @@ impl Lane {
             if !promised.is_empty() {
                 effects.push(Effect::Sync);
             }
+            self.make_children().await;
             let safe = self.carry_out(effects).await;
+            self.tell_children().await;
             if let Some(instance) = &self.instance {
                 for (done, end) in handled {
                     instance.handled(&done, end);
@@ -296,6 +305,7 @@ impl Lane {
                     // A late frame of an instance that is not the owner any more.
                     return;
                 }
+                self.hear_child(&message);
                 let about = self.request_it_is_about(&message);
                 Input::Agent { message, at, about }
             }
@@ -340,6 +350,7 @@ impl Lane {
             && let Some(instance) = self.instance.take()
         {
             self.previous = Some(instance);
+            self.children.clear();
         }
         if self.is_nothing() && self.session.client_count() == 0 {
             // Before the lane ends, so that nobody finds a row whose journal is about to go.

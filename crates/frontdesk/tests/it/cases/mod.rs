@@ -143,6 +143,7 @@ cases! {
     c110 = "C110",
     c112 = "C112",
     c113 = "C113",
+    sub1 = "SUB1",
     self_plumbing = "SELF1",
     self_process = "SELF2",
 }
