@@ -52,10 +52,10 @@ impl Items {
             return;
         };
         let field = match params["field"].as_str() {
-            Some("summary.0") => &mut item["summary"][0],
-            _ => &mut item["text"],
+            Some("summary.0") => "/summary/0",
+            _ => "/text",
         };
-        if let Value::String(text) = field {
+        if let Some(Value::String(text)) = item.pointer_mut(field) {
             text.push_str(delta);
             // Its quotes are counted already.
             let grown = json!(delta).to_string().len() - 2;

@@ -1,6 +1,6 @@
 //! One MSP client: the handshake, whose a method is, and what it is sent.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,6 +23,10 @@ use crate::conn::{Conn, Greeting};
 use crate::lock::lock;
 use crate::node::directory::Row;
 
+/// Births that are remembered, so that a fork's own client is told of it once: by the answer's task
+/// or by the news, whichever is first.
+const STARTED_MAX: usize = 256;
+
 /// One MSP connection.
 #[derive(Debug)]
 pub struct Peer {
@@ -30,7 +34,7 @@ pub struct Peer {
     pub(super) conn: Arc<Conn>,
     state: Mutex<State>,
     /// Requests that wait for their answers.
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -39,8 +43,8 @@ struct State {
     /// The client said `initialized`: it is told what happens.
     told: Option<AbortHandle>,
     follows: HashMap<Key, Follower>,
-    /// Sessions whose birth it was told.
-    started: HashSet<Key>,
+    /// Sessions whose birth it was told, the last ones.
+    started: VecDeque<Key>,
     garbage: u32,
 }
 
@@ -67,7 +71,7 @@ impl Peer {
     /// A client that named the face.
     #[must_use]
     pub fn new(face: Arc<Face>, conn: Arc<Conn>) -> Arc<Self> {
-        let waiting = AtomicUsize::new(0);
+        let waiting = Arc::default();
         Arc::new(Self { face, conn, state: Mutex::default(), waiting })
     }
 
@@ -151,7 +155,8 @@ impl Peer {
             Ok(Work::Done(answer)) => self.answer(&id, answer),
             Ok(Work::Answered) => {}
             Ok(Work::Task(work)) => {
-                let (peer, waiting) = (self.clone(), Waiting::new(self));
+                let limit = self.face.node.limits.msp_requests;
+                let (peer, waiting) = (self.clone(), Waiting::new(&self.waiting, limit));
                 let Some(waiting) = waiting else {
                     let text = "too many requests wait for their answers";
                     let error = MspError::new(ErrorKind::Overloaded, text);
@@ -253,7 +258,15 @@ impl Peer {
 
     /// Notes that the client was told of a birth; `false` if it was told before.
     pub(super) fn first_told(&self, key: Key) -> bool {
-        lock(&self.state).started.insert(key)
+        let mut state = lock(&self.state);
+        if state.started.contains(&key) {
+            return false;
+        }
+        if state.started.len() >= STARTED_MAX {
+            state.started.pop_front();
+        }
+        state.started.push_back(key);
+        true
     }
 
     /// The session that `params.sessionId` means.
@@ -335,19 +348,19 @@ impl Peer {
 }
 
 /// Counts a request that waits, within the limit.
-struct Waiting(Arc<Peer>);
+struct Waiting(Arc<AtomicUsize>);
 
 impl Waiting {
-    fn new(peer: &Arc<Peer>) -> Option<Self> {
-        let waiting = Self(peer.clone());
-        let before = peer.waiting.fetch_add(1, Ordering::Relaxed);
-        (before < peer.face.node.limits.msp_requests as usize).then_some(waiting)
+    fn new(count: &Arc<AtomicUsize>, limit: u32) -> Option<Self> {
+        let waiting = Self(count.clone());
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        (before < limit as usize).then_some(waiting)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -364,5 +377,25 @@ fn params(frame: &Frame) -> Result<Params, MspError> {
     match serde_json::from_str(text) {
         Ok(Value::Object(params)) => Ok(params),
         _ => Err(MspError::invalid("params must be an object")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_requests_wait_as_the_limit_says() {
+        let count = Arc::default();
+        let first = Waiting::new(&count, 2);
+        let second = Waiting::new(&count, 2);
+        assert!(first.is_some() && second.is_some());
+        assert!(Waiting::new(&count, 2).is_none());
+        assert!(Waiting::new(&count, 2).is_none(), "who was refused does not wait");
+        drop(first);
+        let third = Waiting::new(&count, 2);
+        assert!(third.is_some());
+        drop((second, third));
+        assert_eq!(count.load(Ordering::Relaxed), 0);
     }
 }

@@ -162,3 +162,7 @@ impl Feed {
 struct Reason {
     reason: Box<str>,
 }
+
+#[cfg(test)]
+#[path = "feed_tests.rs"]
+mod tests;
