@@ -235,7 +235,7 @@ impl Renderer {
             Kind::Update | Kind::Imported | Kind::TurnLate => self.update(record, &mut out),
             Kind::InteractionOpened => self.open_ask(record, &mut out),
             Kind::InteractionSettled => self.settle_ask(record, &mut out),
-            Kind::Note => self.note(record, &mut out),
+            Kind::Note | Kind::Damage => self.note(record, &mut out),
             Kind::Subagent => self.own_state(record, &mut out),
             Kind::Closed | Kind::Lost | Kind::Deleted => self.unloaded(&mut out),
             // A new owner: whatever the one before was saying is over.
@@ -253,7 +253,6 @@ impl Renderer {
             | Kind::Policy
             | Kind::TurnQueued
             | Kind::Command
-            | Kind::Damage
             | Kind::Unknown(_) => {}
         }
         self.state_events(record, &mut out);
@@ -367,8 +366,8 @@ impl Renderer {
             #[serde(default)]
             shown: bool,
         }
-        let Some(note) = record.payload::<Note>().filter(|note| note.shown) else { return };
         self.end_talk(out);
+        let Some(note) = record.payload::<Note>().filter(|note| note.shown) else { return };
         let text = format!("[frontdesk] {}", note.text);
         let (text, more) = cut(&text, ITEM_TEXT_BYTES_MAX);
         let mut item = object(json!({

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use frontdesk_core::errors::{Code, WireError};
-use frontdesk_core::fold::ApprovalMode;
-use frontdesk_core::record::Kind;
+use frontdesk_core::fold::{ApprovalMode, Done};
 use frontdesk_core::session::{Input, Rename};
 use frontdesk_core::{names, policy};
 use serde_json::{Value, json};
@@ -101,7 +100,7 @@ async fn once(
     input: Input,
     ack: Value,
 ) -> Result<Value, WireError> {
-    let mut inputs = vec![input];
+    let inputs = vec![input];
     let Some(id) = command_id(params)? else {
         node.change(row.key, inputs, None).await?;
         return Ok(ack);
@@ -113,12 +112,13 @@ async fn once(
     }
     let hash = hmac_sha256::Hash::hash(payload.to_string().as_bytes());
     let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    let data =
-        json!({ "commandId": id, "method": method, "payloadHash": hash, "ack": ack.clone() });
-    inputs.push(Input::Record { kind: Kind::Command, data: data.to_string() });
-    match node.change(row.key, inputs, Some(id)).await? {
+    let done =
+        Done { command_id: id, method: method.to_owned(), payload_hash: hash, ack: ack.clone() };
+    match node.change(row.key, inputs, Some(done.clone())).await? {
         None => Ok(ack),
-        Some(before) if before.method == method && before.payload_hash == hash => Ok(before.ack),
+        Some(before) if before.method == method && before.payload_hash == done.payload_hash => {
+            Ok(before.ack)
+        }
         Some(before) => {
             let text = format!("params.commandId was used for another {} before", before.method);
             Err(invalid(text))

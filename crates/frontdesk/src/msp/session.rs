@@ -12,7 +12,6 @@ pub(super) fn object(peer: &Peer, row: &Row, carrier: Carrier) -> Session {
     let node = &peer.face.node;
     // A child is where its parent is.
     let is_live = node.parent_of(row).map_or_else(|| row.is_live(), |parent| parent.is_live());
-    let asks = node.agent(&row.view.agent).is_some_and(|agent| agent.asks == Some(true));
     let loaded = if is_live {
         Loaded::Yes {
             turn: row.view.open_turn.as_ref().map(|turn| turn.turn.as_str()),
@@ -21,6 +20,7 @@ pub(super) fn object(peer: &Peer, row: &Row, carrier: Carrier) -> Session {
     } else {
         Loaded::No
     };
+    let asks = node.agent(&row.view.agent).is_some_and(|agent| agent.asks == Some(true));
     let source = Source {
         key: row.key,
         view: &row.view,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use frontdesk_core::envelope::Message;
 use frontdesk_core::errors::{Code, WireError};
-use frontdesk_core::fold::{Done, View};
+use frontdesk_core::fold::View;
 use frontdesk_core::ids::ConnId;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::alarm::Alarm;
 use super::children::{Child, Heard};
+use super::promise::Promise;
 use super::{Copy, LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
@@ -226,16 +227,9 @@ impl Lane {
                 if let LaneMsg::Client(_, Input::Attach(_)) = &message {
                     self.look_at_instance(&mut effects).await;
                 }
-                if let LaneMsg::Durable { inputs, command, done } = message {
-                    let before = self.done_before(command.as_deref());
-                    let now = self.node.now();
-                    for input in inputs.into_iter().filter(|_| before.is_none()) {
-                        effects.extend(self.session.handle(input, now));
-                    }
-                    promised.push((done, before));
-                    continue;
+                if let Some(message) = self.promise(message, &mut effects, &mut promised) {
+                    self.take(message, &mut effects, &mut handled);
                 }
-                self.take(message, &mut effects, &mut handled);
             }
             if !promised.is_empty() {
                 effects.push(Effect::Sync);
@@ -249,21 +243,13 @@ impl Lane {
                 }
             }
             self.publish();
-            for (done, before) in promised.into_iter().filter(|_| safe) {
-                let _ = done.send(before);
-            }
+            promised.into_iter().filter(|_| safe).for_each(Promise::keep);
             self.snapshot();
             if self.entombed {
                 break;
             }
         }
         self.finish().await;
-    }
-
-    /// What is recorded of a command, if it was carried out before.
-    fn done_before(&self, command: Option<&str>) -> Option<Done> {
-        let all = &self.session.view().commands_done;
-        all.iter().find(|done| Some(done.command_id.as_str()) == command).cloned()
     }
 
     /// From the first time on that an instance has the session its folder's branch is followed;
@@ -334,7 +320,7 @@ impl Lane {
                 input
             }
             // Taken before, because somebody waits for its end.
-            LaneMsg::Durable { .. } => return,
+            LaneMsg::Durable { .. } | LaneMsg::Command { .. } => return,
             LaneMsg::Describe(tx) => {
                 let _ = tx.send(self.describe());
                 return;
@@ -377,7 +363,9 @@ impl Lane {
         };
         let key = self.handle.key();
         self.node.directory.publish(key, &self.session, live, self.journal.bytes());
-        self.node.feed.publish(key, self.node.directory.get(key));
+        let agent = self.node.agent(&self.session.view().agent);
+        let asks = agent.is_some_and(|agent| agent.asks == Some(true));
+        self.node.feed.publish(key, self.node.directory.get(key), asks);
     }
 
     fn describe(&self) -> Value {

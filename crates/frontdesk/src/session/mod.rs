@@ -11,6 +11,7 @@ mod children;
 mod copying;
 mod effects;
 mod lane;
+mod promise;
 mod rest;
 
 use std::sync::Arc;
@@ -64,12 +65,18 @@ pub enum LaneMsg {
     Durable {
         /// In order.
         inputs: Vec<Input>,
-        /// The caller's id of the command, if it has one: one that was carried out already is not
-        /// carried out again.
-        command: Option<String>,
-        /// Told what was recorded of the command before, if it was. Dropped where the lane cannot do
-        /// it.
-        done: oneshot::Sender<Option<Done>>,
+        /// Dropped where the lane cannot do it.
+        done: oneshot::Sender<()>,
+    },
+    /// A command with an id of its caller's: recorded and carried out once, whoever repeats it.
+    Command {
+        /// Its record.
+        done: Box<Done>,
+        /// What it does, in order, before its record.
+        inputs: Vec<Input>,
+        /// Told `None` when it is durable and shown, or what was recorded under this id before.
+        /// Dropped where the lane cannot do it.
+        before: oneshot::Sender<Option<Box<Done>>>,
     },
     /// What is going on, for people.
     Describe(oneshot::Sender<Value>),
