@@ -112,15 +112,13 @@ async fn once(
     }
     let hash = hmac_sha256::Hash::hash(payload.to_string().as_bytes());
     let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    let done = Done {
-        command_id: id,
-        method: method.to_owned(),
-        payload_hash: hash.clone(),
-        ack: ack.clone(),
-    };
-    match node.change(row.key, inputs, Some(done)).await? {
+    let done =
+        Done { command_id: id, method: method.to_owned(), payload_hash: hash, ack: ack.clone() };
+    match node.change(row.key, inputs, Some(done.clone())).await? {
         None => Ok(ack),
-        Some(before) if before.method == method && before.payload_hash == hash => Ok(before.ack),
+        Some(before) if before.method == method && before.payload_hash == done.payload_hash => {
+            Ok(before.ack)
+        }
         Some(before) => {
             let text = format!("params.commandId was used for another {} before", before.method);
             Err(invalid(text))

@@ -15,8 +15,7 @@ use crate::session::LaneMsg;
 
 impl Node {
     /// Gives a session's lane inputs that are carried out as one. With a `command` they are carried
-    /// out once: whoever repeats it gets what was recorded of it then, and nothing happens. The
-    /// caller puts the `command` record among the inputs.
+    /// out once: whoever repeats it gets what was recorded of it then, and nothing happens.
     ///
     /// # Errors
     /// `-32002` if the session is unknown; [`Code::Behind`] while nothing can be recorded; `-31010` if
@@ -31,18 +30,15 @@ impl Node {
         let lane = self.lane(key).ok_or_else(|| WireError::not_found(&key.to_string()))?;
         let unwritten =
             |_| WireError::new(Code::Storage, "the session's journal could not be written");
-        match command {
-            Some(command) => {
-                let (before, was) = oneshot::channel();
-                lane.send(LaneMsg::Command { done: Box::new(command), inputs, before }).await;
-                was.await.map_err(unwritten).map(|before| before.map(|done| *done))
-            }
-            None => {
-                let (done, is_done) = oneshot::channel();
-                lane.send(LaneMsg::Durable { inputs, done }).await;
-                is_done.await.map_err(unwritten).map(|()| None)
-            }
-        }
+        let Some(command) = command else {
+            let (done, is_done) = oneshot::channel();
+            lane.send(LaneMsg::Durable { inputs, done }).await;
+            return is_done.await.map(|()| None).map_err(unwritten);
+        };
+        let (before, was) = oneshot::channel();
+        lane.send(LaneMsg::Command { done: Box::new(command), inputs, before }).await;
+        let before = was.await.map_err(unwritten)?;
+        Ok(before.map(|done| *done))
     }
 
     /// Refuses what needs a record while no record can be written. `key` is the session it is
