@@ -10,7 +10,9 @@ use crate::node::directory::Row;
 /// The object for a carrier.
 pub(super) fn object(peer: &Peer, row: &Row, carrier: Carrier) -> Session {
     let node = &peer.face.node;
-    let loaded = if row.is_live() {
+    // A child is where its parent is.
+    let is_live = node.parent_of(row).map_or_else(|| row.is_live(), |parent| parent.is_live());
+    let loaded = if is_live {
         Loaded::Yes {
             turn: row.view.open_turn.as_ref().map(|turn| turn.turn.as_str()),
             reviewer_attached: row.clients > 0,

@@ -6,6 +6,7 @@
 //! left.
 
 pub mod birth;
+mod change;
 pub mod children;
 pub mod directory;
 pub mod feed;

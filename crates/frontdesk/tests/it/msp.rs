@@ -5,6 +5,7 @@ mod commands;
 mod fields;
 mod follow;
 mod framing;
+mod kept;
 mod limits;
 
 use std::path::Path;
