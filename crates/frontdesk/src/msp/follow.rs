@@ -49,8 +49,12 @@ impl Follower {
         // Followed before the journal is read: what is written meanwhile is noticed.
         let written = peer.face.node.feed.follow(key);
         let path = row.path.clone();
+        // What a lane has written and not shown yet is nobody's to see; without a lane it is all.
+        let live = peer.face.node.running_lane(key).and(peer.face.node.directory.get(key));
+        let limit = live.map_or(Seq::MAX, |row| row.view.seq);
         let (walk, head) = blocking(&peer.face, move |face| {
-            let mut end = Walk::to(&face.tracks, key, &path, Seq::MAX)?;
+            let mut end = Walk::to(&face.tracks, key, &path, limit)?;
+            end.limit(limit);
             end.finish(&face.tracks)?;
             let head = (end.state().seq(), end.state().head());
             let walk = match after {
@@ -71,6 +75,7 @@ impl Follower {
             walk: Some(walk),
             shown: after.unwrap_or(head),
             skipped: None,
+            limit: seq,
         };
         let task = tokio::spawn(async move {
             if start.await.is_ok() {
@@ -105,6 +110,8 @@ struct Stream {
     walk: Option<Walk>,
     /// The cursor of the last event that was shown or passed over.
     shown: ViewCursor,
+    /// The last record that may be shown.
+    limit: Seq,
     /// Where a gap began: behind this cursor events did not fit a frame.
     skipped: Option<ViewCursor>,
 }
@@ -113,7 +120,7 @@ impl Stream {
     async fn run(mut self, mut written: watch::Receiver<Seq>) {
         loop {
             // What is written from here on wakes the wait below.
-            written.borrow_and_update();
+            self.limit = self.limit.max(*written.borrow_and_update());
             loop {
                 let events = match self.read().await {
                     Ok(events) => events,
@@ -140,6 +147,7 @@ impl Stream {
     /// Some of the next events; `None` at the present end.
     async fn read(&mut self) -> Result<Option<Vec<Event>>, String> {
         let Some(mut walk) = self.walk.take() else { return Ok(None) };
+        walk.limit(self.limit);
         let (walk, events, more) = blocking(&self.peer.face, move |face| {
             let mut events = Vec::new();
             let mut more = true;

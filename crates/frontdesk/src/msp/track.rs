@@ -110,6 +110,8 @@ pub(super) struct Walk {
     marked: u64,
     /// Records that were read and not walked over yet.
     ready: std::vec::IntoIter<Record>,
+    /// Records behind this one are not walked over yet: nobody may be shown them.
+    limit: Seq,
 }
 
 impl Walk {
@@ -120,11 +122,22 @@ impl Walk {
             && let Ok(reader) = Reader::open_at(path, mark.offset, mark.seq)
         {
             let state = (*mark.state).clone();
-            return Ok(Self { reader, state, marked: mark.offset, ready: Vec::new().into_iter() });
+            return Ok(Self {
+                reader,
+                state,
+                marked: mark.offset,
+                ready: Vec::new().into_iter(),
+                limit: Seq::MAX,
+            });
         }
         let reader = Reader::open(path).map_err(text)?;
         let state = Renderer::new(key);
-        Ok(Self { reader, state, marked: 0, ready: Vec::new().into_iter() })
+        Ok(Self { reader, state, marked: 0, ready: Vec::new().into_iter(), limit: Seq::MAX })
+    }
+
+    /// Goes no further than record `seq`.
+    pub(super) fn limit(&mut self, seq: Seq) {
+        self.limit = seq;
     }
 
     /// The state behind everything that was walked over.
@@ -155,8 +168,8 @@ impl Walk {
     }
 
     fn next(&mut self, tracks: &Tracks) -> Result<Option<Record>, String> {
-        if let Some(record) = self.ready.next() {
-            return Ok(Some(record));
+        if !self.ready.as_slice().is_empty() {
+            return Ok(self.ready_within());
         }
         // All that was read is walked over: the state and the reader stand at the same place.
         if self.reader.offset() >= self.marked + tracks.mark_bytes {
@@ -165,7 +178,13 @@ impl Walk {
         let batch =
             self.reader.read_batch(tracks.batch_bytes).map_err(|error| error.to_string())?;
         self.ready = batch.into_iter();
-        Ok(self.ready.next())
+        Ok(self.ready_within())
+    }
+
+    fn ready_within(&mut self) -> Option<Record> {
+        let limit = self.limit;
+        self.ready.as_slice().first().filter(|record| record.seq <= limit)?;
+        self.ready.next()
     }
 
     fn mark(&mut self, tracks: &Tracks) {

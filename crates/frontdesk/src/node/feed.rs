@@ -114,9 +114,8 @@ impl Feed {
         heads.entry(key).or_insert_with(|| watch::Sender::new(0)).subscribe()
     }
 
-    /// A lane wrote records to its journal.
+    /// A lane wrote records to its journal, as safe as clients have to know them.
     pub fn written(&self, key: Key, records: &[Record]) {
-        let Some(last) = records.last() else { return };
         for record in records {
             match record.kind {
                 Kind::Created => lock(&self.told).entry(key).or_default().born = true,
@@ -127,8 +126,13 @@ impl Feed {
                 _ => {}
             }
         }
+    }
+
+    /// Everything up to a record may be shown: it is written, as safe as it has to be, and the row
+    /// says the same.
+    pub fn shown(&self, key: Key, seq: Seq) {
         if let Some(head) = lock(&self.heads).get(&key) {
-            head.send_replace(last.seq);
+            head.send_if_modified(|head| std::mem::replace(head, seq.max(*head)) < seq);
         }
     }
 

@@ -101,7 +101,7 @@ fn a_policy_is_told_apart_from_the_status() {
 fn a_follower_is_told_how_far_is_written_and_one_that_left_leaves_nothing() {
     let feed = Feed::default();
     let one = feed.follow(key());
-    feed.written(key(), &[record(Kind::Note, &json!({}))]);
+    feed.shown(key(), record(Kind::Note, &json!({})).seq);
     assert_eq!(*one.borrow(), 5);
     drop(one);
     let other: Key = "290280f8-c512-4019-b944-78cf31f5439e".parse().unwrap();

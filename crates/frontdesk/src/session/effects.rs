@@ -65,6 +65,7 @@ impl Lane {
             }
             // Behind the sync where there is one: who follows is shown no more than clients are.
             self.node.feed.written(self.handle.key(), &written);
+            self.shown = written.last().map_or(self.shown, |record| record.seq);
             let now = self.node.now();
             for conn in found.full {
                 rest.extend(self.session.handle(Input::Lagging { conn }, now));

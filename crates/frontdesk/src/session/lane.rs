@@ -8,7 +8,7 @@ use std::time::Duration;
 use frontdesk_core::envelope::Message;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
-use frontdesk_core::ids::ConnId;
+use frontdesk_core::ids::{ConnId, Seq};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
 use frontdesk_core::status::State;
@@ -101,6 +101,7 @@ async fn begin(
         }
     };
     let rx = mailbox.take().ok_or(LogError::Closed)?;
+    let shown = view.seq;
     let session = Session::cold(view, node.limits.clone(), node.now());
     let mut lane = Lane {
         node: node.clone(),
@@ -113,6 +114,7 @@ async fn begin(
         conns: HashMap::new(),
         sent: HashMap::new(),
         unwritten: Vec::new(),
+        shown,
         tickets: Vec::new(),
         behind: false,
         health: node.log.follow_health(),
@@ -152,6 +154,8 @@ pub(super) struct Lane {
     /// Requests at the agent: our tag to the id on the wire.
     pub(super) sent: HashMap<Tag, u64>,
     pub(super) unwritten: Vec<Record>,
+    /// The last record that clients were shown.
+    pub(super) shown: Seq,
     /// Rounds of the commit log that nobody has waited for yet.
     pub(super) tickets: Vec<Ticket>,
     /// Clients were told that the journal is behind.
@@ -366,6 +370,7 @@ impl Lane {
         let agent = self.node.agent(&self.session.view().agent);
         let asks = agent.is_some_and(|agent| agent.asks == Some(true));
         self.node.feed.publish(key, self.node.directory.get(key), asks);
+        self.node.feed.shown(key, self.shown);
     }
 
     fn describe(&self) -> Value {
