@@ -288,6 +288,7 @@ impl Directory {
         let Some(hot) = tables.rows.get_mut(&key) else { return };
         let row = Arc::make_mut(&mut hot.row);
         let native_is_new = row.view.native != session.view().native;
+        let was_at_work = row.view.open_turn.is_some();
         let mut changed = row.bytes != bytes;
         if row.view.seq != session.view().seq {
             row.take_view(session.view().clone());
@@ -306,7 +307,9 @@ impl Directory {
             let (row, counted) = ((*hot.row).clone(), hot.counted.clone());
             tables.insert(row, counted);
         }
-        if changed && tables.dirty.insert(key) {
+        // A session at work waits to be written until its turn has ended.
+        let rested = was_at_work && session.view().open_turn.is_none();
+        if changed && (tables.dirty.insert(key) || rested) {
             drop(tables);
             self.bell.ring();
         }
