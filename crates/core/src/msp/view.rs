@@ -233,7 +233,7 @@ impl Renderer {
             Kind::Update | Kind::Imported | Kind::TurnLate => self.update(record, &mut out),
             Kind::InteractionOpened => self.open_ask(record, &mut out),
             Kind::InteractionSettled => self.settle_ask(record, &mut out),
-            Kind::Note => self.note(record, &mut out),
+            Kind::Note | Kind::Damage => self.note(record, &mut out),
             Kind::Closed | Kind::Lost | Kind::Deleted => self.unloaded(&mut out),
             // A new owner: whatever the one before was saying is over.
             Kind::Claimed | Kind::Loaded => self.end_talk(&mut out),
@@ -251,7 +251,6 @@ impl Renderer {
             | Kind::TurnQueued
             | Kind::Command
             | Kind::Subagent
-            | Kind::Damage
             | Kind::Unknown(_) => {}
         }
         self.state_events(record, &mut out);
@@ -365,8 +364,8 @@ impl Renderer {
             #[serde(default)]
             shown: bool,
         }
-        let Some(note) = record.payload::<Note>().filter(|note| note.shown) else { return };
         self.end_talk(out);
+        let Some(note) = record.payload::<Note>().filter(|note| note.shown) else { return };
         let text = format!("[frontdesk] {}", note.text);
         let (text, more) = cut(&text, ITEM_TEXT_BYTES_MAX);
         let mut item = object(json!({

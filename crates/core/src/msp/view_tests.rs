@@ -156,6 +156,7 @@ fn no_turn_and_every_ending() {
         (Kind::Lost, json!({ "reason": "crash_inferred" })),
         (Kind::Note, json!({ "text": "earlier turns are elsewhere", "shown": true })),
         (Kind::Note, json!({ "text": "not for clients" })),
+        (Kind::Damage, json!({ "missing": [3, 4], "text": "records are lost", "shown": true })),
         (Kind::Unknown("brand_new".into()), json!({})),
         update(json!({ "sessionUpdate": "brand_new" })),
     ];

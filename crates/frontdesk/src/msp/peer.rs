@@ -1,6 +1,7 @@
 //! One MSP client: the handshake, whose a method is, and what it is sent.
 
 use std::collections::{HashMap, HashSet};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +16,8 @@ use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
 use super::follow::Follower;
-use super::{Face, frames, list, news, page, read};
+use super::fork::{self, Forked};
+use super::{Face, command, frames, list, news, page, read};
 use crate::conn::outbox::Pushed;
 use crate::conn::{Conn, Greeting};
 use crate::lock::lock;
@@ -52,7 +54,13 @@ enum Work {
     /// Done, and the client has its answer.
     Answered,
     /// In a task of its own: it reads a journal or waits for an agent.
-    Task(std::pin::Pin<Box<dyn Future<Output = Answer> + Send>>),
+    Task(Pin<Box<dyn Future<Output = Forked> + Send>>),
+}
+
+impl Work {
+    fn task(work: impl Future<Output = Answer> + Send + 'static) -> Self {
+        Self::Task(Box::pin(async move { (work.await, None) }))
+    }
 }
 
 impl Peer {
@@ -150,8 +158,11 @@ impl Peer {
                     return self.answer(&id, Err(error));
                 };
                 tokio::spawn(async move {
-                    let answer = work.await;
+                    let (answer, followed) = work.await;
                     peer.answer(&id, answer);
+                    if let Some(key) = followed {
+                        peer.go(key);
+                    }
                     drop(waiting);
                 });
             }
@@ -173,12 +184,14 @@ impl Peer {
         gate::check(method, &params, said.experimental)?;
         let peer = self.clone();
         Ok(match method {
-            "session/list" => Work::Task(Box::pin(async move { list::list(&peer, &params).await })),
-            "session/read" => Work::Task(Box::pin(async move { read::read(&peer, &params).await })),
+            "session/list" => Work::task(async move { list::list(&peer, &params).await }),
+            "session/read" => Work::task(async move { read::read(&peer, &params).await }),
+            "session/rename" => Work::Done(command::rename(self, &params).await),
+            "session/fork" => Work::Task(Box::pin(async move { fork::fork(&peer, &params).await })),
             "approval/listPending" => {
-                Work::Task(Box::pin(async move { read::pending(&peer, &params).await }))
+                Work::task(async move { read::pending(&peer, &params).await })
             }
-            "view/page" => Work::Task(Box::pin(async move { page::page(&peer, &params).await })),
+            "view/page" => Work::task(async move { page::page(&peer, &params).await }),
             "view/subscribe" => self.subscribe(&params, &id_of(frame)).await?,
             "view/unsubscribe" => Work::Done(self.unsubscribe(&params).await),
             // The commands that begin, steer and answer turns come here.
@@ -270,26 +283,40 @@ impl Peer {
     async fn subscribe(self: &Arc<Self>, params: &Params, id: &str) -> Result<Work, MspError> {
         let row = self.row(params)?;
         let after = params.text("after")?;
-        let limit = self.face.node.limits.msp_subscriptions as usize;
-        let full = {
-            let state = lock(&self.state);
-            !state.follows.contains_key(&row.key) && state.follows.len() >= limit
-        };
-        if full {
-            let text = format!("{limit} sessions are followed already on this connection");
-            return Err(MspError::new(ErrorKind::Backpressured, text).with("capacity", limit));
+        if !lock(&self.state).follows.contains_key(&row.key) {
+            self.room_to_follow()?;
         }
         let (follower, head) = Follower::begin(self, &row, after).await?;
-        let before = lock(&self.state).follows.insert(row.key, follower);
+        self.keep_follower(row.key, follower).await;
+        // The answer goes first; what is behind it is sent by the follower.
+        self.answer(id, Ok(json!({ "viewCursor": head.text(row.key) })));
+        self.go(row.key);
+        Ok(Work::Answered)
+    }
+
+    /// Whether one more session may be followed.
+    pub(super) fn room_to_follow(&self) -> Result<(), MspError> {
+        let limit = self.face.node.limits.msp_subscriptions as usize;
+        if lock(&self.state).follows.len() < limit {
+            return Ok(());
+        }
+        let text = format!("{limit} sessions are followed already on this connection");
+        Err(MspError::new(ErrorKind::Backpressured, text).with("capacity", limit))
+    }
+
+    /// Keeps a follower, in place of one of the same session.
+    pub(super) async fn keep_follower(&self, key: Key, follower: Follower) {
+        let before = lock(&self.state).follows.insert(key, follower);
         if let Some(before) = before {
             before.end().await;
         }
-        // The answer goes first; what is behind it is sent by the follower.
-        self.answer(id, Ok(json!({ "viewCursor": head.text(row.key) })));
-        if let Some(follower) = lock(&self.state).follows.get_mut(&row.key) {
+    }
+
+    /// The client has its answer: what it follows may come.
+    fn go(&self, key: Key) {
+        if let Some(follower) = lock(&self.state).follows.get_mut(&key) {
             follower.go();
         }
-        Ok(Work::Answered)
     }
 
     async fn unsubscribe(&self, params: &Params) -> Answer {

@@ -1,6 +1,7 @@
 //! The Session object of a row, as one client may see it.
 
 use frontdesk_core::msp::object::{Carrier, Loaded, Session, Source};
+use frontdesk_core::policy;
 use serde_json::Value;
 
 use super::peer::Peer;
@@ -17,12 +18,13 @@ pub(super) fn object(peer: &Peer, row: &Row, carrier: Carrier) -> Session {
     } else {
         Loaded::No
     };
+    let asks = node.agent(&row.view.agent).is_some_and(|agent| agent.asks == Some(true));
     let source = Source {
         key: row.key,
         view: &row.view,
         path: &row.path.to_string_lossy(),
         loaded,
-        policy: None,
+        policy: policy::effective(&row.view, asks),
         seen_at: node.since,
     };
     let mut session = Session::of(&source, carrier);

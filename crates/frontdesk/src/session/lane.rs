@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::alarm::Alarm;
 use super::children::{Child, Heard};
+use super::promise::Promise;
 use super::{Copy, LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
@@ -226,15 +227,9 @@ impl Lane {
                 if let LaneMsg::Client(_, Input::Attach(_)) = &message {
                     self.look_at_instance(&mut effects).await;
                 }
-                if let LaneMsg::Durable { inputs, done } = message {
-                    let now = self.node.now();
-                    for input in inputs {
-                        effects.extend(self.session.handle(input, now));
-                    }
-                    promised.push(done);
-                    continue;
+                if let Some(message) = self.promise(message, &mut effects, &mut promised) {
+                    self.take(message, &mut effects, &mut handled);
                 }
-                self.take(message, &mut effects, &mut handled);
             }
             if !promised.is_empty() {
                 effects.push(Effect::Sync);
@@ -248,9 +243,7 @@ impl Lane {
                 }
             }
             self.publish();
-            for done in promised.into_iter().filter(|_| safe) {
-                let _ = done.send(());
-            }
+            promised.into_iter().filter(|_| safe).for_each(Promise::keep);
             self.snapshot();
             if self.entombed {
                 break;
@@ -327,7 +320,7 @@ impl Lane {
                 input
             }
             // Taken before, because somebody waits for its end.
-            LaneMsg::Durable { .. } => return,
+            LaneMsg::Durable { .. } | LaneMsg::Command { .. } => return,
             LaneMsg::Describe(tx) => {
                 let _ = tx.send(self.describe());
                 return;
@@ -370,7 +363,9 @@ impl Lane {
         };
         let key = self.handle.key();
         self.node.directory.publish(key, &self.session, live, self.journal.bytes());
-        self.node.feed.publish(key, self.node.directory.get(key));
+        let agent = self.node.agent(&self.session.view().agent);
+        let asks = agent.is_some_and(|agent| agent.asks == Some(true));
+        self.node.feed.publish(key, self.node.directory.get(key), asks);
     }
 
     fn describe(&self) -> Value {

@@ -1,6 +1,7 @@
 //! The MSP face over the real program, with a plain client of our own. What the published SDKs see
 //! is in `interop/msp.rs`.
 
+mod commands;
 mod follow;
 mod framing;
 mod limits;

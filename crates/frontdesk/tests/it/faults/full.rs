@@ -134,6 +134,29 @@ fn cancel_and_close_work_while_the_disk_is_full() {
 }
 
 #[test]
+fn a_daemon_can_be_stopped_while_the_disk_is_full() {
+    let Some((mut desk, disk)) = small_desk() else { return };
+    let (mut one, mut looker) = (client(&desk), client(&desk));
+    let session = new_session(&desk, &mut one);
+    let from = one.mark();
+    let running = begin_prompt(&mut one, &session, "stream 100000 every 2");
+    eventually("the stream begins", SOON, || one.updates(&session, from).len() > 20);
+    disk.fill();
+    eventually("it is told", SOON, || is_behind(&mut looker, &session));
+    drop(looker);
+    assert!(desk.stop().success());
+    assert_eq!(one.wait(running, SOON).expect("it is answered")["stopReason"], "cancelled");
+    drop(one);
+    disk.free();
+    desk.start();
+    let mut later = client(&desk);
+    let records = log(&mut later, &session);
+    assert_eq!(endings(&records)[0]["outcome"], "cancelled");
+    later.ok("session/load", place(&desk, Some(&session)));
+    turn(&mut later, &session, "say again");
+}
+
+#[test]
 fn a_disk_that_is_full_at_the_start_serves_what_is_there() {
     let Some((mut desk, disk)) = small_desk() else { return };
     let mut one = client(&desk);
