@@ -15,8 +15,9 @@ use crate::node::directory::Row;
 use crate::node::page::Query;
 use crate::node::standing::Standing;
 
-/// How long the first lists of a start wait until the index is confirmed, in milliseconds. It is in
-/// step then as far as the daemon before knew; what was changed by hand since is found meanwhile.
+/// How long after its start the daemon's lists wait until the index is confirmed, in milliseconds. It
+/// is in step then as far as the daemon before knew; what was changed by hand since is found
+/// meanwhile, where the sessions are not very many.
 const CONFIRMED_MS: u64 = 250;
 
 pub(super) async fn list(
@@ -78,7 +79,7 @@ pub(super) async fn ready(node: &Node) -> Result<(), WireError> {
     if !node.index_in_step().await {
         return Err(super::open::index_is_behind());
     }
-    let limit = Duration::from_millis(CONFIRMED_MS);
+    let limit = Duration::from_millis(CONFIRMED_MS.saturating_sub(node.now().mono_ms));
     node.standings.wait(|standing| standing == Standing::Complete, limit).await;
     Ok(())
 }

@@ -26,9 +26,9 @@ pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
         }
     };
     match own_facts(node, conn, &asked) {
-        Some(facts) => reply(conn, id, &asked, facts),
-        None if node.directory.is_deleted(&asked) => reply(conn, id, &asked, Facts::default()),
-        None => {
+        Own::Known(facts) => reply(conn, id, &asked, *facts),
+        Own::Deleted => reply(conn, id, &asked, Facts::default()),
+        Own::Unknown => {
             let incomplete = node.standings.now() != Standing::Complete;
             if askable(node).is_empty() && node.unread_lists().is_empty() {
                 let facts = Facts { incomplete, ..Facts::default() };
@@ -50,8 +50,8 @@ async fn ask_others(node: &Node, conn: &Conn, asked: &str) -> Facts {
     let names: Vec<String> = askable.iter().map(|instance| instance.agent.name.clone()).collect();
     let limit = Duration::from_millis(node.limits.probe_ms);
     let (mut facts, ()) = tokio::join!(ask(node, askable, asked), node.lists.settle(limit));
-    if let Some(own) = own_facts(node, conn, asked) {
-        return own;
+    if let Own::Known(own) = own_facts(node, conn, asked) {
+        return *own;
     }
     // Who answers for itself needs no list.
     let unread = node.unread_lists().into_iter().filter(|name| !names.contains(name));
@@ -59,26 +59,33 @@ async fn ask_others(node: &Node, conn: &Conn, asked: &str) -> Facts {
     facts
 }
 
-/// What our own table knows; `None` if nothing.
-fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Option<Facts> {
-    match node.directory.resolve(asked, conn.bound.as_deref()) {
-        Meaning::One(key) => {
-            let row = node.directory.get(key)?;
+/// What our own table knows of an id.
+enum Own {
+    Known(Box<Facts>),
+    Deleted,
+    Unknown,
+}
+
+fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Own {
+    let (meaning, deleted) = node.directory.look_up(asked, conn.bound.as_deref());
+    let facts = match meaning {
+        Meaning::One(key) => node.directory.get(key).map(|row| {
             let behind = node.log.is_behind(key);
             // A child is where its parent is.
             let row = node.parent_of(&row).unwrap_or(row);
-            Some(Facts { held_by: node.held_by(&row), behind, ..row.facts() })
-        }
+            Facts { held_by: node.held_by(&row), behind, ..row.facts() }
+        }),
+        Meaning::Unknown if deleted => return Own::Deleted,
         Meaning::Unknown => None,
         Meaning::Several(keys) => {
             // Several sessions have this id and none is loaded, or more than one is.
             let rows: Vec<_> = keys.iter().filter_map(|key| node.directory.get(*key)).collect();
-            let mut facts =
-                rows.iter().map(|row| row.facts()).max_by_key(|f| f.loaded.is_some())?;
-            facts.keys = keys.iter().map(ToString::to_string).collect();
-            Some(facts)
+            let facts = rows.iter().map(|row| row.facts()).max_by_key(|f| f.loaded.is_some());
+            let keys = keys.iter().map(ToString::to_string).collect();
+            facts.map(|facts| Facts { keys, ..facts })
         }
-    }
+    };
+    facts.map_or(Own::Unknown, |facts| Own::Known(Box::new(facts)))
 }
 
 /// A probe is answered at once or soon, so it is not kept among the open requests.

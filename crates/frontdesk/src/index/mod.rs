@@ -275,10 +275,10 @@ impl Index {
         self.quick(|conn| read::get(conn, &self.sessions, key)).flatten()
     }
 
-    /// Whether a key is that of a session that is not deleted.
+    /// Whether the session of a key was deleted; `None` if there is no such session.
     #[must_use]
-    pub fn has(&self, key: Key) -> bool {
-        self.quick(|conn| read::is_deleted(conn, key)).flatten() == Some(false)
+    pub fn is_deleted(&self, key: Key) -> Option<bool> {
+        self.quick(|conn| read::is_deleted(conn, key)).flatten()
     }
 
     /// Sessions with a native id, deleted ones too.

@@ -180,9 +180,16 @@ impl Directory {
     /// What an id means on an endpoint (DESIGN section 4).
     #[must_use]
     pub fn resolve(&self, id: &str, bound: Option<&str>) -> Meaning {
-        let by_key = id.parse::<Key>().ok().filter(|key| self.knows(*key));
-        if by_key.is_some() {
-            return meaning(by_key, &[], bound);
+        self.look_up(id, bound).0
+    }
+
+    /// What an id means on an endpoint, and, where it means nothing, whether that is because the
+    /// session was deleted.
+    #[must_use]
+    pub fn look_up(&self, id: &str, bound: Option<&str>) -> (Meaning, bool) {
+        let by_key = id.parse::<Key>().ok().map(|key| (key, self.is_gone(key)));
+        if let Some((key, Some(false))) = by_key {
+            return (meaning(Some(key), &[], bound), false);
         }
         let known = self.natives(id);
         let candidates: Vec<Candidate<'_>> = known
@@ -194,17 +201,25 @@ impl Directory {
                 loaded: row.as_ref().is_some_and(|row| row.is_loaded()),
             })
             .collect();
-        meaning(None, &candidates, bound)
+        let entombed = matches!(by_key, Some((_, Some(true))));
+        let deleted = candidates.is_empty() && (entombed || !known.is_empty());
+        (meaning(None, &candidates, bound), deleted)
     }
 
-    fn knows(&self, key: Key) -> bool {
+    /// Whether the session of a key was deleted; `None` if there is no such session.
+    fn is_gone(&self, key: Key) -> Option<bool> {
         let tables = read(&self.tables);
         if tables.rows.contains_key(&key) {
-            return true;
+            return Some(false);
         }
-        let gone = tables.gone.contains_key(&key);
-        drop(tables);
-        !gone && self.index.has(key)
+        match tables.gone.get(&key).map(|gone| &gone.what) {
+            Some(Change::Deleted(_)) => Some(true),
+            Some(_) => None,
+            None => {
+                drop(tables);
+                self.index.is_deleted(key)
+            }
+        }
     }
 
     /// Sessions with a native id, deleted ones too, in the order of their keys; with their rows
@@ -253,20 +268,6 @@ impl Directory {
         .collect()
     }
 
-    /// Whether an id is that of a deleted session and of no other.
-    #[must_use]
-    pub fn is_deleted(&self, id: &str) -> bool {
-        let known = self.natives(id);
-        if let Ok(key) = id.parse::<Key>() {
-            let gone = read(&self.tables).gone.get(&key).map(|gone| gone.what.clone());
-            let gone = matches!(gone, Some(Change::Deleted(_)));
-            if gone || self.index.get(key).is_some_and(|entry| entry.view.deleted) {
-                return true;
-            }
-        }
-        !known.is_empty() && known.iter().all(|(known, _)| known.deleted)
-    }
-
     /// Sessions that an instance has or is about to have, and that pass.
     #[must_use]
     pub fn loaded(&self, wanted: impl Fn(&Row) -> bool) -> Vec<Arc<Row>> {
@@ -288,6 +289,7 @@ impl Directory {
         let Some(hot) = tables.rows.get_mut(&key) else { return };
         let row = Arc::make_mut(&mut hot.row);
         let native_is_new = row.view.native != session.view().native;
+        let was_at_work = row.view.open_turn.is_some();
         let mut changed = row.bytes != bytes;
         if row.view.seq != session.view().seq {
             row.take_view(session.view().clone());
@@ -306,7 +308,9 @@ impl Directory {
             let (row, counted) = ((*hot.row).clone(), hot.counted.clone());
             tables.insert(row, counted);
         }
-        if changed && tables.dirty.insert(key) {
+        // A session at work waits to be written until its turn has ended.
+        let rested = was_at_work && session.view().open_turn.is_none();
+        if changed && (tables.dirty.insert(key) || rested) {
             drop(tables);
             self.bell.ring();
         }

@@ -86,7 +86,7 @@ fn a_cold_session_costs_no_memory_and_is_found_by_every_name() {
         let found = directory.find_native("a", "n2");
         assert!(matches!(found, Some(Found::Known(row)) if row.key == key(2)));
         assert!(directory.find_native("b", "n2").is_none());
-        assert!(!directory.is_deleted("n2"));
+        assert!(!directory.look_up("n2", None).1);
         assert_eq!(directory.twins("a", "n2", key(9)).len(), 1);
     };
     check(&home.directory);
@@ -147,8 +147,10 @@ fn a_deleted_session_is_known_as_one_and_never_comes_back() {
             directory.find_native("b", "n1").is_none()
                 && directory.find_native("a", "n2").is_none()
         );
-        assert!(directory.is_deleted("n1") && directory.is_deleted(&key(1).to_string()));
-        assert!(!directory.is_deleted("n2") && !directory.is_deleted(&key(2).to_string()));
+        assert!(directory.look_up("n1", None).1 && directory.look_up(&key(1).to_string(), None).1);
+        assert!(
+            !directory.look_up("n2", None).1 && !directory.look_up(&key(2).to_string(), None).1
+        );
         assert_eq!((directory.count(None), directory.resolve("n1", None)), (0, Meaning::Unknown));
     };
     check(&home.directory);
@@ -161,7 +163,7 @@ fn a_deleted_session_is_known_as_one_and_never_comes_back() {
     let mut again = row(home.directory.index.sessions(), 3, "b", 100);
     again.view.native = Some("n1".into());
     home.directory.insert(again);
-    assert!(!home.directory.is_deleted("n1"));
+    assert!(!home.directory.look_up("n1", None).1);
     assert_eq!(home.directory.resolve("n1", None), Meaning::One(key(3)));
 }
 

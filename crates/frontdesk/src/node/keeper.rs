@@ -95,6 +95,10 @@ impl Node {
     /// Waits until the index has what was told last of a session, at most `index_wait_ms`: what was
     /// deleted is gone there too when its client is told so.
     pub async fn index_forgets(&self, key: Key) {
+        if self.standings.now() == Standing::Making {
+            // There is nothing to forget; what is being made is told when it is there.
+            return;
+        }
         let limit = Duration::from_millis(self.limits.index_wait_ms);
         let until = tokio::time::Instant::now() + limit;
         self.keeper.urgent.store(true, Ordering::Release);
@@ -112,7 +116,10 @@ impl Node {
     pub fn open_index(self: &Arc<Self>, replayed: &Replayed) -> std::io::Result<Recovered> {
         let mut work = Work::new(self.clone());
         let mut recovered = work.start(replayed);
-        work.spend(START_BUDGET);
+        // An index that is in step can be confirmed while the daemon serves.
+        if !self.standings.now().is_in_step() {
+            work.spend(START_BUDGET);
+        }
         recovered.sessions = self.directory.count(None);
         let thread = std::thread::Builder::new().name("index".to_owned());
         *lock(&self.keeper.thread) = Some(thread.spawn(move || work.run())?);
