@@ -5,12 +5,14 @@
 //! order. Twin of `frontdesk::session`: the rule here, the act there.
 //!
 //! Rooms: [`types`] what goes in and out; `attach` clients; `turns` prompts and cancel; `asks`
-//! questions to people; `passes` other requests of the agent; `agent_side` what an agent sends;
+//! questions to people; `ends` and `carried` what a later daemon takes up; `passes` other requests of the agent; `agent_side` what an agent sends;
 //! `life` starting, closing and ending.
 
 mod agent_side;
 mod asks;
 mod attach;
+mod carried;
+mod ends;
 mod life;
 mod passes;
 mod turns;
@@ -31,9 +33,12 @@ use crate::record::{Kind, RECORD_VERSION, Record, Source};
 use crate::render::{Audience, Renderer, Shown, respell};
 use crate::status::State;
 use asks::Ask;
+use carried::Again;
 use life::Replay;
 use passes::Pass;
 use turns::{Forward, Queued, Stuck, Turn};
+pub use carried::{Carried, Carry, SentRequest};
+pub use ends::Ends;
 pub use types::{
     AgentFacts, Attach, Born, Client, CloseWhy, Effect, How, Input, Now, OpenMode, Position,
     StartFailure, Tag,
@@ -97,12 +102,16 @@ pub struct Session {
     terminals: BTreeMap<String, ConnId>,
     parked: VecDeque<Input>,
     replay: Replay,
+    /// Place of the last frame that came while the session was being loaded.
+    replayed: Option<Source>,
     renderer: Renderer,
     closers: Vec<(ConnId, Box<str>)>,
     active_ms: u64,
     stopping: Option<u64>,
     next_tag: u64,
     now: Now,
+    /// What another daemon handled before and its agent's output may bring again.
+    again: Option<Again>,
     out: Vec<Effect>,
 }
 
@@ -127,12 +136,14 @@ impl Session {
             terminals: BTreeMap::new(),
             parked: VecDeque::new(),
             replay: Replay::None,
+            replayed: None,
             renderer: Renderer::default(),
             closers: Vec::new(),
             active_ms: now.mono_ms,
             stopping: None,
             next_tag: 1,
             now,
+            again: None,
             out: Vec::new(),
         }
     }
@@ -174,7 +185,9 @@ impl Session {
             Input::Started { result } => self.started(&result),
             Input::StartFailed(failure) => self.start_failed(failure),
             Input::Agent { message, at, about } => self.agent_message(message, at, about),
-            Input::AgentAnswer { tag, frame } => self.agent_answer(tag, &frame),
+            Input::AgentAnswer { tag, frame, at } => {
+                self.agent_answer(tag, &frame, Some(at.source));
+            }
             Input::AgentError { tag, error } => self.agent_error(tag, &error),
             Input::Ended { why, detail } => self.ended(&why, detail),
             Input::Closed => self.closed(),
