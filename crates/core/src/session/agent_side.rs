@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::life::Replay;
 use super::types::{Position, Tag};
-use super::{Effect, Phase, Session};
+use super::{Phase, Session};
 use crate::envelope::{Frame, Message, quote};
 use crate::errors::{Code, WireError};
 use crate::import::Taken;

@@ -95,7 +95,7 @@ impl Node {
             let silent = matches!(&outcome, Err(StartFailure::Ours(error)) if error.code == Code::AgentTimeout);
             if silent || kept {
                 // It may open it yet, or has it as before.
-                instance.keep(&native);
+                instance.keep(&native).await;
             } else {
                 let _ = instance.link.release(&self.claim_name(&agent, &native)).await;
             }
@@ -171,6 +171,7 @@ impl Node {
             mode => mode,
         };
         instance.route(native, &request.lane);
+        instance.keep_no_more(native).await;
         let facts = AgentFacts {
             instance: instance.id.to_string(),
             epoch: view.epoch + 1,

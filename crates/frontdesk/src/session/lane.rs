@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use frontdesk_core::envelope::Message;
@@ -11,10 +12,10 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::{ConnId, Key};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
-use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
+use frontdesk_core::session::{Carried, Effect, Input, Phase, Session, Tag};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
 use super::{LaneHandle, LaneMsg};
@@ -46,6 +47,23 @@ pub enum Start {
         /// The client that asked, and `Input::Born`: handled before anything else.
         first: Box<(Arc<Conn>, Input)>,
     },
+    /// Live since before this daemon.
+    Carried(Box<Carry>),
+}
+
+/// What the lane of a carried session begins with.
+#[derive(Debug)]
+pub struct Carry {
+    /// Its journal.
+    pub path: PathBuf,
+    /// What its records add up to.
+    pub view: View,
+    /// What the machine is put together from.
+    pub parts: frontdesk_core::session::Carry,
+    /// The instance that has it.
+    pub instance: Arc<Instance>,
+    /// Told when everything that was decided before is done.
+    pub ready: oneshot::Sender<()>,
 }
 
 /// Starts a lane.
@@ -73,6 +91,7 @@ async fn begin(
     start: Start,
 ) -> Result<Lane, LogError> {
     let (journal, view, instance, first) = match start {
+        Start::Carried(carry) => return carry_on(node, handle, mailbox, *carry).await,
         Start::Born { journal, instance, first } => {
             (journal, View::default(), Some(instance), Some(*first))
         }
@@ -90,27 +109,38 @@ async fn begin(
     };
     let rx = mailbox.take().ok_or(LogError::Closed)?;
     let session = Session::cold(view, node.limits.clone(), node.now());
-    let mut lane = Lane {
-        node: node.clone(),
-        handle,
-        rx,
-        session,
-        journal,
-        instance,
-        previous: None,
-        conns: HashMap::new(),
-        sent: HashMap::new(),
-        unwritten: Vec::new(),
-        tickets: Vec::new(),
-        behind: false,
-        entombed: false,
-    };
+    let mut lane = Lane::new(node, handle, rx, session, journal, instance);
     if let Some((conn, input)) = first {
         lane.conns.insert(conn.id, conn);
         let effects = lane.session.handle(input, lane.node.now());
         lane.carry_out(effects).await;
         lane.publish();
     }
+    Ok(lane)
+}
+
+/// A session that was live before this daemon goes on: what was decided is done before anybody comes.
+async fn carry_on(
+    node: &Arc<Node>,
+    handle: LaneHandle,
+    mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
+    carry: Carry,
+) -> Result<Lane, LogError> {
+    let Carry { path, view, parts, instance, ready } = carry;
+    let log = node.log.clone();
+    let opened = tokio::task::spawn_blocking(move || log.open_journal(&path));
+    let journal = opened.await.map_err(|_| LogError::Closed)??;
+    let rx = mailbox.take().ok_or(LogError::Closed)?;
+    let carried = Session::carried(view, parts, node.limits.clone(), node.now());
+    let Carried { session, sent, effects } = carried;
+    for (tag, number) in &sent {
+        instance.await_answer(*number, &handle, *tag, session.native());
+    }
+    let mut lane = Lane::new(node, handle, rx, session, journal, Some(instance));
+    lane.sent.extend(sent);
+    lane.carry_out(effects).await;
+    lane.publish();
+    let _ = ready.send(());
     Ok(lane)
 }
 
@@ -134,7 +164,48 @@ pub(super) struct Lane {
     pub(super) entombed: bool,
 }
 
+/// What a batch of messages has dealt with: told to the instance when its effects are carried out.
+#[derive(Default)]
+struct Handled {
+    /// Requests that were answered.
+    answers: Vec<u64>,
+    /// How far each session's output is dealt with.
+    places: Vec<(Arc<AtomicU64>, u64)>,
+}
+
+impl Handled {
+    fn note(&mut self, done: Arc<AtomicU64>, ack: u64) {
+        self.places.retain(|(other, _)| !Arc::ptr_eq(other, &done));
+        self.places.push((done, ack));
+    }
+}
+
 impl Lane {
+    fn new(
+        node: &Arc<Node>,
+        handle: LaneHandle,
+        rx: mpsc::Receiver<LaneMsg>,
+        session: Session,
+        journal: Journal,
+        instance: Option<Arc<Instance>>,
+    ) -> Self {
+        Self {
+            node: node.clone(),
+            handle,
+            rx,
+            session,
+            journal,
+            instance,
+            previous: None,
+            conns: HashMap::new(),
+            sent: HashMap::new(),
+            unwritten: Vec::new(),
+            tickets: Vec::new(),
+            behind: false,
+            entombed: false,
+        }
+    }
+
     async fn run(mut self) {
         let mut batch = Vec::new();
         let mut alarm = Alarm::new();
@@ -158,7 +229,7 @@ impl Lane {
                 break;
             }
             let mut effects = Vec::new();
-            let mut handled = Vec::new();
+            let mut handled = Handled::default();
             for message in batch.drain(..) {
                 if let LaneMsg::Client(_, Input::Attach(_)) = &message {
                     self.look_at_instance(&mut effects).await;
@@ -167,7 +238,10 @@ impl Lane {
             }
             self.carry_out(effects).await;
             if let Some(instance) = &self.instance {
-                for (done, end) in handled {
+                for number in handled.answers {
+                    instance.dealt_with(number).await;
+                }
+                for (done, end) in handled.places {
                     instance.handled(&done, end);
                 }
             }
@@ -198,7 +272,7 @@ impl Lane {
         &mut self,
         message: LaneMsg,
         effects: &mut Vec<Effect>,
-        handled: &mut Vec<(Arc<std::sync::atomic::AtomicU64>, u64)>,
+        handled: &mut Handled,
     ) {
         let now = self.node.now();
         let input = match message {
@@ -212,10 +286,14 @@ impl Lane {
                 self.conns.entry(conn.id).or_insert(conn);
                 input
             }
-            LaneMsg::Agent { message, at, done } => {
+            LaneMsg::Answered { number, input, ack, done } => {
+                handled.note(done, ack);
+                handled.answers.push(number);
+                input
+            }
+            LaneMsg::Agent { message, at, ack, done } => {
                 let ours = self.instance.as_ref().is_some_and(|i| i.id == at.source.instance);
-                handled.retain(|(other, _)| !Arc::ptr_eq(other, &done));
-                handled.push((done, at.source.end));
+                handled.note(done, ack);
                 if !ours {
                     // A late frame of an instance that is not the owner any more.
                     return;

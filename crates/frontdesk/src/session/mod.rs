@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
 
-pub use lane::{Start, spawn};
+pub use lane::{Carry, Start, spawn};
 
 /// One message for a lane.
 #[derive(Debug)]
@@ -35,6 +35,19 @@ pub enum LaneMsg {
         message: Message,
         /// Where it ended.
         at: Position,
+        /// What may be acknowledged once it has been handled.
+        ack: u64,
+        /// Position of this session's last handled frame.
+        done: Arc<AtomicU64>,
+    },
+    /// The agent's answer to a request for this session.
+    Answered {
+        /// Number of the request.
+        number: u64,
+        /// `Input::AgentAnswer`.
+        input: Input,
+        /// What may be acknowledged once it has been handled.
+        ack: u64,
         /// Position of this session's last handled frame.
         done: Arc<AtomicU64>,
     },
