@@ -67,6 +67,10 @@ codes! {
     TurnStuck = -31011, retryable: true;
     /// A limit on connections or attachments is reached.
     TooMany = -31012, retryable: true;
+    /// The journal is behind: the disk is full, or takes nothing at present.
+    Behind = -31013, retryable: true;
+    /// The journal is damaged: its history is not copied, cut or rewritten.
+    Damaged = -31014, retryable: false;
 }
 
 /// An error answer.

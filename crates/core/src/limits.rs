@@ -103,6 +103,10 @@ limits! {
     commit_queue_bytes: u64 = 256 << 20;
     /// Journals kept open at once; others are opened again when they are written to.
     journal_files: u32 = 256;
+    /// Room set aside on the disk, in bytes, so that cancel and close work while it is full.
+    reserve_bytes: u64 = 4 << 20;
+    /// A snapshot is written beside a journal each time it has grown by so many bytes.
+    snapshot_every_bytes: u64 = 8 << 20;
     /// Messages waiting in one session's lane.
     lane_messages: u32 = 1024;
 }

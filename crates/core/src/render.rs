@@ -212,6 +212,18 @@ fn note_frame(record: &Record, native: &str) -> Option<Bytes> {
     Some(Frame::call("session/update", None, &params))
 }
 
+/// A remark of Frontdesk's own that is in no journal, as a client sees it. `meta` is what else
+/// `_meta.frontdesk` says: the inside of a JSON object, not empty.
+#[must_use]
+pub fn remark(session_id: &str, text: &str, meta: &str) -> Bytes {
+    let params = format!(
+        r#"{{"sessionId":{},"update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":{}}},"_meta":{{"frontdesk":{{"note":true,{meta}}}}}}}}}"#,
+        quote(session_id),
+        quote(&format!("[frontdesk] {text}\n")),
+    );
+    Frame::call("session/update", None, &params)
+}
+
 /// The frame in the spelling of one client: the native id is respelled where it is the
 /// session's own; ids of child sessions stay.
 #[must_use]

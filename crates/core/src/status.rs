@@ -141,6 +141,8 @@ pub struct Facts {
     pub age_ms: u64,
     /// Keys, where the id names several sessions.
     pub keys: Vec<String>,
+    /// Its journal cannot be written at present.
+    pub behind: bool,
 }
 
 /// The answer to one probe.
@@ -178,6 +180,9 @@ pub struct Meta {
     /// Keys, where the id names several sessions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<String>,
+    /// Its journal cannot be written at present.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub behind: bool,
     /// Agents that could not be asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreachable: Vec<String>,
@@ -206,6 +211,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         agent,
         age_ms,
         keys,
+        behind,
     } = facts;
     let keys = if keys.len() > 1 { keys } else { Vec::new() };
     let mut meta = Meta {
@@ -217,6 +223,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         resumable: None,
         held_by: None,
         keys,
+        behind,
         unreachable: Vec::new(),
     };
     let is_loaded = if let Some((state, owner)) = loaded {
@@ -310,6 +317,14 @@ mod tests {
         let answer = answer("s", Facts { recorded: true, held_by, ..Facts::default() }).unwrap();
         assert!(!answer.loaded);
         assert!(answer.v1(Words::Active).contains(r#""heldBy":{"tool":"frontdesk","pid":7}"#));
+    }
+
+    #[test]
+    fn a_journal_that_is_behind_is_told_of_and_else_nothing_is_said() {
+        let facts = Facts { moving: true, ..Facts::default() };
+        let text = |facts| answer("s", facts).unwrap().v1(Words::Active);
+        assert!(!text(facts.clone()).contains("behind"));
+        assert!(text(Facts { behind: true, ..facts }).contains(r#""behind":true"#));
     }
 
     #[test]

@@ -247,6 +247,12 @@ impl Session {
         self.clients.values().map(|attachment| (&attachment.client, attachment.live))
     }
 
+    /// Clients that are shown what comes, each with the id it asked with.
+    pub fn watchers(&self) -> impl Iterator<Item = (ConnId, &str)> {
+        let live = self.clients.iter().filter(|(_, attachment)| attachment.live);
+        live.map(|(conn, attachment)| (*conn, attachment.spelling.as_ref()))
+    }
+
     /// Prompts that wait.
     #[must_use]
     pub fn queued_turns(&self) -> usize {

@@ -4,6 +4,7 @@
 //! an instance. Before a request is sent its origin is appended to the instance's ledger.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use frontdesk_core::agent::{Abilities, Quirks, refine};
 use frontdesk_core::envelope::{Frame, Message};
 use frontdesk_core::errors::{Code, WireError};
-use frontdesk_core::ids::InstanceId;
+use frontdesk_core::ids::{InstanceId, Key};
 use frontdesk_core::limits::Limits;
 use frontdesk_core::session::{Position, Tag};
 use jiff::Timestamp;
@@ -23,6 +24,9 @@ use super::link::LinkSender;
 use crate::config::AgentConfig;
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
+
+/// How often an agent that has to wait is looked at for its end.
+const PAUSE_LOOK: Duration = Duration::from_millis(250);
 
 /// A running agent process with its holder.
 #[derive(Debug)]
@@ -64,6 +68,7 @@ pub struct Instance {
     stopping: AtomicBool,
     /// Things that were dropped and counted.
     pub counters: Counters,
+    paused: watch::Receiver<bool>,
 }
 
 /// Things that were dropped and counted.
@@ -164,6 +169,8 @@ pub struct Parts {
     pub data_dir: std::path::PathBuf,
     /// See [`Instance::run_dir`].
     pub run_dir: std::path::PathBuf,
+    /// Whether what it says has to wait.
+    pub paused: watch::Receiver<bool>,
     /// What an earlier daemon knew of it.
     pub before: Before,
 }
@@ -188,7 +195,7 @@ impl Instance {
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         let Parts { id, agent, pid, cwd, greeting, link, ledger, limits, .. } = parts;
-        let Parts { data_dir, run_dir, before, .. } = parts;
+        let Parts { data_dir, run_dir, paused, before, .. } = parts;
         let kept = before.kept.iter().map(|native| Arc::from(&**native)).collect();
         Self {
             id,
@@ -214,6 +221,19 @@ impl Instance {
             quirks: OnceLock::new(),
             stopping: AtomicBool::new(false),
             counters: Counters::default(),
+            paused,
+        }
+    }
+
+    /// Waits while the journals take nothing: what a session's agent says stays in its holder and
+    /// its pipe meanwhile. An agent that is being ended is read to its end all the same.
+    pub(super) async fn may_speak(&self) {
+        let mut paused = self.paused.clone();
+        while *paused.borrow_and_update() && !self.stopping.load(Ordering::Relaxed) {
+            let changed = tokio::time::timeout(PAUSE_LOOK, paused.changed());
+            if matches!(changed.await, Ok(Err(_))) {
+                return;
+            }
         }
     }
 
@@ -324,6 +344,16 @@ impl Instance {
         if let Err(error) = self.ledger.lock().await.keep(native, true) {
             tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
         }
+    }
+
+    /// Notes that the agent is asked to open a session, or has made it, and where its journal is: a
+    /// later daemon finds it by that.
+    ///
+    /// # Errors
+    /// If the ledger cannot be written ([`Code::Storage`]).
+    pub async fn enlist(&self, native: &str, key: Key, journal: &Path) -> Result<(), WireError> {
+        let enlisted = self.ledger.lock().await.enlist(native, key, journal);
+        enlisted.map_err(|error| self.unwritten(&error))
     }
 
     /// The agent has been told of this session again.

@@ -12,6 +12,7 @@
 //! | `{"done":N}` | the request was answered, and that was dealt with |
 //! | `{"owed":HOP,"session":…,"frame":…}` | the agent asked; `frame` where the journal does not have it |
 //! | `{"settled":HOP,"input":N,"frame":…}` | its answer; without `frame` it waits for none any more |
+//! | `{"here":KEY,"session":NATIVE,"journal":PATH}` | the agent was asked to make or open this session |
 //! | `{"kept":NATIVE}`, `{"freed":NATIVE}` | unloaded here, and the agent could not be told; and no more |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use frontdesk_core::envelope::{Message, quote};
+use frontdesk_core::ids::Key;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -51,6 +53,17 @@ pub struct Ledger {
     /// Requests of the agent that are not answered.
     owed: BTreeSet<Box<str>>,
     kept: BTreeSet<Box<str>>,
+    /// Sessions that were here, by their native id.
+    here: BTreeMap<Box<str>, Here>,
+}
+
+/// A session that an agent was asked to make or open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Here {
+    /// Its key.
+    pub key: Key,
+    /// Its journal.
+    pub journal: PathBuf,
 }
 
 /// A frame for the agent.
@@ -128,6 +141,8 @@ pub struct Balance {
     pub settled: BTreeSet<Box<str>>,
     /// The last `session/cancel` of each session.
     pub cancelled: BTreeMap<Box<str>, u64>,
+    /// Sessions that the agent was asked to make or open, by native id.
+    pub here: BTreeMap<Box<str>, Here>,
     /// Sessions that were asked to be closed and not opened again since.
     pub closing: BTreeSet<Box<str>>,
     /// Sessions that are unloaded here and that the agent may still have.
@@ -175,6 +190,9 @@ struct Line<'a> {
     done: Option<u64>,
     owed: Option<Box<str>>,
     settled: Option<Box<str>>,
+    here: Option<Key>,
+    #[serde(default)]
+    journal: PathBuf,
     kept: Option<Box<str>>,
     freed: Option<Box<str>>,
 }
@@ -208,6 +226,7 @@ impl Ledger {
         ledger.open = balance.requests.iter().map(|sent| sent.number).collect();
         ledger.owed = balance.owed.iter().map(|owed| owed.hop.clone()).collect();
         ledger.kept.clone_from(&balance.kept);
+        ledger.here.clone_from(&balance.here);
         Ok(ledger)
     }
 
@@ -222,6 +241,7 @@ impl Ledger {
             open: BTreeSet::new(),
             owed: BTreeSet::new(),
             kept: BTreeSet::new(),
+            here: BTreeMap::new(),
         }
     }
 
@@ -318,6 +338,23 @@ impl Ledger {
         Ok(())
     }
 
+    /// The agent is asked to open a session, or has made it.
+    ///
+    /// # Errors
+    /// If that cannot be written.
+    pub fn enlist(&mut self, native: &str, key: Key, journal: &Path) -> io::Result<()> {
+        let here = Here { key, journal: journal.to_path_buf() };
+        if self.here.get(native) == Some(&here) {
+            return Ok(());
+        }
+        let mut line = format!("{{\"here\":\"{key}\"");
+        member(&mut line, "session", native);
+        member(&mut line, "journal", &journal.to_string_lossy());
+        self.write(with_frame(line, None))?;
+        self.here.insert(native.into(), here);
+        Ok(())
+    }
+
     fn write(&mut self, line: Vec<u8>) -> io::Result<()> {
         if self.is_broken {
             return Err(io::Error::other("an earlier write was not taken back"));
@@ -357,6 +394,9 @@ impl Ledger {
                 }
                 (Line { owed: Some(hop), .. }, _) => self.owed.contains(hop),
                 (_, Some(number)) => number > accepted || self.open.contains(&number),
+                (Line { here: Some(key), session, .. }, _) => {
+                    self.here.get(session).is_some_and(|here| here.key == *key)
+                }
                 (Line { kept: Some(native), .. }, _) => self.kept.contains(native),
                 _ => false,
             };
@@ -417,6 +457,8 @@ pub fn read(data_dir: &Path, accepted: u64) -> Result<Balance, LedgerError> {
         }
     }
     balance.requests.retain(|sent| !done.contains(&sent.number));
+    // A holder that had no room for a frame will not get it later.
+    balance.unaccepted.retain(|(number, _)| !done.contains(number));
     let closing = moves.into_iter().filter(|(_, (_, closes))| *closes);
     balance.closing = closing.map(|(native, _)| native).collect();
     Ok(balance)
@@ -433,6 +475,10 @@ impl Balance {
         let frame = line.frame.map(|raw| Bytes::copy_from_slice(raw.get().as_bytes()));
         if let Some(number) = line.done {
             done.insert(number);
+        }
+        if let Some(key) = line.here {
+            self.here.insert(line.session, Here { key, journal: line.journal });
+            return;
         }
         if let Some(native) = line.kept {
             self.kept.insert(native);

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use frontdesk_core::envelope::{Frame, Malformed, Message, batch_elements, peek_id};
 use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::hold::Refusal;
 use frontdesk_core::ids::InstanceId;
 use frontdesk_core::record::Source;
 use frontdesk_core::session::{Input, Position};
@@ -43,6 +44,13 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                 }
                 LinkEvent::Accepted(number) => {
                     instance.accepted.fetch_max(number, Ordering::Relaxed);
+                }
+                LinkEvent::Refused(number, Refusal::Disk) => {
+                    tracing::warn!(instance = %instance.id, number, "a holder could not spool a frame: the disk takes nothing");
+                    let text = "the disk is full or takes nothing; the agent did not get this";
+                    let pending = lock(&instance.shared).pending.remove(&number);
+                    fail(pending, WireError::new(Code::Behind, text)).await;
+                    instance.dealt_with(number).await;
                 }
                 LinkEvent::Refused(number, why) => {
                     tracing::warn!(instance = %instance.id, number, ?why, "a holder did not take a frame");
@@ -231,6 +239,7 @@ async fn answer(instance: &Arc<Instance>, frame: Frame, place: Place) {
             let done = route.map(|(_, done)| done).unwrap_or_default();
             let Place { at, ack } = place;
             let input = Input::AgentAnswer { tag, frame, at };
+            instance.may_speak().await;
             return lane.send(LaneMsg::Answered { number, input, ack, done }).await;
         }
         Pending::Birth(tx, lane, rx) => birth(instance, tx, lane, rx, frame),
@@ -291,6 +300,7 @@ async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, p
     };
     learn_child(instance, session, message.frame());
     let Place { at, ack } = place;
+    instance.may_speak().await;
     lane.send(LaneMsg::Agent { message, at, ack, done }).await;
 }
 

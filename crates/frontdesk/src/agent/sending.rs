@@ -91,7 +91,7 @@ impl Instance {
         }
     }
 
-    fn unwritten(&self, error: &std::io::Error) -> WireError {
+    pub(super) fn unwritten(&self, error: &std::io::Error) -> WireError {
         tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
         WireError::new(Code::Storage, "the ledger of the agent's instance could not be written")
             .with_data(json!({ "instance": self.id, "agent": self.agent.name }))

@@ -43,6 +43,7 @@ const ZERO_IS_FINE: &[&str] = &[
     "client_eof_ms",
     "stream_sync_ms",
     "commit_delay_ms",
+    "reserve_bytes",
 ];
 
 type Find<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;

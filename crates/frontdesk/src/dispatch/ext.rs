@@ -42,12 +42,17 @@ pub(super) async fn frontdesk(
             node.request_stop(params["all"].as_bool().unwrap_or(false));
             Ok(json!({}))
         }
+        "_frontdesk/restart" => {
+            node.request_hand_over();
+            Ok(json!({}))
+        }
         method => Err(WireError::method_not_found(method)),
     };
     Some(answer.map(|value| value.to_string()))
 }
 
 fn info(node: &Node) -> Value {
+    let health = node.log.health();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
@@ -60,6 +65,7 @@ fn info(node: &Node) -> Value {
         "clients": node.conn_count(),
         "instances": node.running_instances().len(),
         "defaultAgent": node.config.default_agent,
+        "disk": { "full": health.full, "readOnly": health.read_only, "unsynced": health.unsynced },
         "counters": node.counters(),
     })
 }
@@ -78,7 +84,14 @@ async fn sessions(node: &Arc<Node>, conn: &Arc<Conn>, params: &Value) -> Result<
     }
     let limit = params["limit"].as_u64().unwrap_or(u64::from(node.limits.page_rows)).clamp(1, 1000);
     let page = page(node, &filter, cursor, usize::try_from(limit).unwrap_or(1000));
-    let rows: Vec<Value> = page.rows.iter().map(|row| row.to_json()).collect();
+    let json = |row: &Arc<Row>| {
+        let mut json = row.to_json();
+        if node.log.is_behind(row.key) {
+            json["behind"] = json!(true);
+        }
+        json
+    };
+    let rows: Vec<Value> = page.rows.iter().map(json).collect();
     let mut result = json!({ "sessions": rows });
     if let Some(next) = page.next {
         result["nextCursor"] = json!(next);
@@ -103,7 +116,9 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     result["options"] = json!(row.view.options);
     result["clients"] = json!([]);
     result["interactions"] = json!([]);
-    if let Some(lane) = node.running_lane(row.key) {
+    result["behind"] = json!(node.log.is_behind(row.key));
+    // A lane that cannot write answers nobody.
+    if let Some(lane) = node.running_lane(row.key).filter(|_| !node.log.is_stuck(row.key)) {
         let (tx, rx) = oneshot::channel();
         lane.send(LaneMsg::Describe(tx)).await;
         if let Ok(Value::Object(live)) = rx.await {

@@ -127,7 +127,10 @@ async fn to_lane(
     let id = frame.id().unwrap_or("null").to_owned();
     let lane = session_id(&frame).and_then(|asked| {
         let key = resolve(node, conn, &asked)?;
-        key.and_then(|key| conn.lane(key)).ok_or_else(|| not_active(node, key, &asked))
+        let lane = key.and_then(|key| conn.lane(key));
+        let lane = lane.ok_or_else(|| not_active(node, key, &asked))?;
+        not_behind(node, key)?;
+        Ok(lane)
     });
     match lane {
         Ok(lane) => lane.send(LaneMsg::Client(conn.clone(), input(conn.id, frame))).await,
@@ -204,6 +207,31 @@ async fn response(conn: &Arc<Conn>, frame: Frame) {
         let input = Input::Answer { conn: conn.id, hop: hop.into(), frame };
         lane.send(LaneMsg::Client(conn.clone(), input)).await;
     }
+}
+
+/// Refuses what needs a record while no record can be written. `key` is the session it is about,
+/// where there is one already.
+fn not_behind(node: &Node, key: Option<Key>) -> Result<(), WireError> {
+    let behind = match key {
+        Some(key) => node.log.is_behind(key),
+        None => node.log.health().is_behind(),
+    };
+    if !behind {
+        return Ok(());
+    }
+    let health = node.log.health();
+    let full = health.full;
+    let why = if full {
+        "the disk is full"
+    } else if health.read_only {
+        "the data folder cannot be written"
+    } else {
+        "the disk takes nothing at present"
+    };
+    let text = format!(
+        "{why}: nothing is lost, and nothing new is begun until there is room; try again later"
+    );
+    Err(WireError::new(Code::Behind, text).with_data(json!({ "full": full })))
 }
 
 /// The params of a request as a value; an object, whatever was sent.

@@ -11,11 +11,11 @@ use frontdesk_core::route::same_folder;
 use frontdesk_core::session::{AgentFacts, Attach, Born, How, Input};
 use serde_json::{Value, json};
 
-use super::{cwd_of, params, resolve, session_id};
+use super::{cwd_of, not_behind, params, resolve, session_id};
 use crate::agent::instance::{Birth, Instance};
 use crate::config::AgentConfig;
 use crate::conn::Conn;
-use crate::log::{Journal, redact};
+use crate::log::{Journal, check, in_words, redact};
 use crate::node::Node;
 use crate::node::directory::{Found, Row};
 use crate::session::{LaneHandle, LaneMsg, Start};
@@ -45,6 +45,7 @@ async fn try_new(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<()
         (None, None) => node.config.default_agent.clone(),
     };
     let agent = node.agent_or_error(&name)?;
+    not_behind(node, None)?;
     let instance = node.reserve_instance(&agent, Some(conn), &cwd).await?;
     let born = bear(node, conn, frame, &instance, None).await;
     instance.unreserve();
@@ -73,6 +74,8 @@ async fn try_fork(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<(
     let cwd = cwd_of(&params(frame)).unwrap_or_default();
     let row = known_row(node, conn, &asked, &cwd).await?;
     let agent = node.agent_or_error(&row.view.agent)?;
+    not_behind(node, None)?;
+    not_damaged(&row).await?;
     if node.greeted(&agent).is_some_and(|greeted| !greeted.abilities.fork) {
         return Err(WireError::method_not_found("session/fork"));
     }
@@ -99,6 +102,26 @@ async fn try_fork(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<(
     born
 }
 
+/// A damaged history is read and gone on with; a second one is not made from it.
+async fn not_damaged(row: &Row) -> Result<(), WireError> {
+    let path = row.path.clone();
+    let checked = tokio::task::spawn_blocking(move || check(&path)).await;
+    let Ok(Ok(checked)) = checked else {
+        return Err(WireError::new(Code::Storage, "the session's journal could not be read"));
+    };
+    let Some((_, text)) = in_words(&checked.damage) else { return Ok(()) };
+    let places: Vec<Value> = checked
+        .damage
+        .iter()
+        .map(|damage| json!({ "line": damage.line, "bytes": damage.bytes, "what": damage.what.word() }))
+        .collect();
+    let text = format!(
+        "{text} A fork would copy it; repair it first with `frontdesk doctor --repair {}`",
+        row.key
+    );
+    Err(WireError::new(Code::Damaged, text).with_data(json!({ "damage": places })))
+}
+
 /// Passes a request on whose answer names a new session, and starts that session's lane.
 async fn bear(
     node: &Arc<Node>,
@@ -119,6 +142,12 @@ async fn bear(
     let made = make(node, conn, frame, instance, &birth, key, source.map(|(_, key)| key));
     match made {
         Ok((journal, born)) => {
+            // Before the first record, so that a later daemon finds whatever there is.
+            if let Err(error) = instance.enlist(&birth.native, key, journal.path()).await {
+                node.directory.forget(key);
+                instance.unroute(&birth.native);
+                return Err(error);
+            }
             conn.join(&lane);
             let first = (conn.clone(), Input::Born(Box::new(born)));
             let start = Start::Born { journal, instance: instance.clone(), first: Box::new(first) };
@@ -238,6 +267,10 @@ async fn attach(
     let params = params(frame);
     let cwd = cwd_of(&params)?;
     check_folder(row, &cwd, asked)?;
+    if !row.is_loaded() || node.log.is_stuck(row.key) {
+        // To call a session back takes records; one that runs is joined without any.
+        not_behind(node, Some(row.key))?;
+    }
     let how = if Method::of(&frame.method) == Method::Load { How::Load } else { How::Resume };
     let raw = frame.params_bytes().unwrap_or_default();
     if let Err(error) = node.log.params().write(row.key, &String::from_utf8_lossy(&raw)) {

@@ -60,7 +60,8 @@ fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Option<Facts> {
     match node.directory.resolve(asked, conn.bound.as_deref()) {
         Meaning::One(key) => {
             let row = node.directory.get(key)?;
-            Some(Facts { held_by: node.held_by(&row), ..row.facts() })
+            let behind = node.log.is_behind(key);
+            Some(Facts { held_by: node.held_by(&row), behind, ..row.facts() })
         }
         Meaning::Unknown => None,
         Meaning::Several(keys) => {

@@ -29,6 +29,8 @@ use crate::agent::proc;
 
 /// Connections at once: the daemon, and others that come to stop.
 const CONNS_MAX: usize = 4;
+/// Room that is taken for input when the disk still has some, in bytes: cancels and answers.
+const INPUT_ASIDE_BYTES: u64 = 64 << 10;
 /// Pause before a spool that could not be written is tried again, in milliseconds.
 const DISK_RETRY_MS: u64 = 250;
 /// After an ordered stop, the wait for a daemon that does not take its last messages, in
@@ -115,7 +117,8 @@ impl Holder {
             let path = spec.data_dir.join(name);
             Spool::create(&path).map_err(on_path("make the spool", &path))
         };
-        let (out, in_spool) = (spool("out.spool")?, spool("in.spool")?);
+        let (out, mut in_spool) = (spool("out.spool")?, spool("in.spool")?);
+        in_spool.set_aside(INPUT_ASIDE_BYTES);
         let stderr = spec.data_dir.join("stderr.log");
         let stderr =
             Tail::create(stderr.clone(), limits.stderr_bytes).map_err(on_path("make", &stderr))?;

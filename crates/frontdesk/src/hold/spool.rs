@@ -25,6 +25,8 @@ pub(super) struct Spool {
     trimmed: u64,
     /// Whether the file system makes holes.
     holes: bool,
+    /// Room at the front that is kept also where the disk is full, in bytes.
+    aside_bytes: u64,
 }
 
 impl Spool {
@@ -36,7 +38,16 @@ impl Spool {
             .truncate(true)
             .mode(0o600)
             .open(path)?;
-        Ok(Self { file, start: 0, end: 0, trimmed: 0, holes: true })
+        Ok(Self { file, start: 0, end: 0, trimmed: 0, holes: true, aside_bytes: 0 })
+    }
+
+    /// Takes room for so many bytes at the front, so that small things fit where the disk is full:
+    /// a cancel has to reach the agent. Where that is not possible, there is none.
+    pub(super) fn set_aside(&mut self, bytes: u64) {
+        self.aside_bytes = bytes;
+        if let Ok(length) = i64::try_from(bytes) {
+            let _ = fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, length);
+        }
     }
 
     /// First offset that is still there.
@@ -105,7 +116,11 @@ impl Spool {
     /// Starts over at offset 0 when nothing is needed any more.
     pub(super) fn reuse(&mut self) {
         if self.start == self.end && (self.end <= KEEP_BYTES || self.file.set_len(0).is_ok()) {
+            let cut = self.end > KEEP_BYTES;
             (self.start, self.end, self.trimmed) = (0, 0, 0);
+            if cut && self.aside_bytes > 0 {
+                self.set_aside(self.aside_bytes);
+            }
         }
     }
 }

@@ -24,8 +24,10 @@ use frontdesk_core::ids::{Key, Seq};
 use frontdesk_core::limits::Limits;
 use tokio::sync::oneshot;
 
-use super::disk::{self, AppendFile};
+use super::disk::AppendFile;
+use super::replay;
 use super::slot::{Shared, Slot, count, sync_all};
+use super::space::RETRY;
 
 /// Longest header line of an entry, in bytes.
 const HEADER_BYTES_MAX: u64 = 8 << 10;
@@ -33,6 +35,9 @@ const HEADER_BYTES_MAX: u64 = 8 << 10;
 /// Entries in bytes that begin a round though nobody waits for it: beyond this, writing takes so
 /// long that a shared sync saves little.
 const DELAYED_BYTES_MAX: u64 = 1 << 20;
+
+/// How often a round that fails is tried after the log was told to end.
+const LAST_TRIES: u32 = 3;
 
 /// How a round ended, for every ticket that waited for it.
 pub(super) type Outcome = Result<(), Arc<str>>;
@@ -266,6 +271,21 @@ impl Queue {
         self.wake.notify_one();
     }
 
+    /// Waits for so long, or until the log is to end; says whether it is.
+    fn pause(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut waiting = self.lock();
+        while !waiting.stopping {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let woken = self.wake.wait_timeout(waiting, left);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
     /// The next round; `None` when there will be none.
     fn take(&self) -> Option<Waiting> {
         let mut waiting = self.lock();
@@ -301,9 +321,21 @@ impl Retiring {
     /// failure: what is synced stays synced.
     pub(super) fn retire(&mut self, shared: &Shared) -> io::Result<()> {
         sync_all(shared, &self.slots).map_err(|(_, error)| error)?;
-        match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        let suspect: Vec<_> = self.slots.iter().filter(|slot| slot.is_suspect()).collect();
+        if !suspect.is_empty() && self.is_needed(&suspect)? {
+            // The next start puts the lines back: nobody else may write these journals.
+            tracing::error!(path = %self.path.display(), "the disk lost lines of a journal; this file has them and is kept for the next start");
+            return Ok(());
+        }
+        shared.disk.remove(&self.path)
+    }
+
+    /// Whether this file has lines that a journal whose sync failed has lost.
+    fn is_needed(&self, suspect: &[&Arc<Slot>]) -> io::Result<bool> {
+        let journals = suspect.iter().map(|slot| (slot.key, slot.path.as_path())).collect();
+        match replay::lacks_any(&self.path, &journals) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            other => other,
         }
     }
 }
@@ -336,13 +368,16 @@ impl Committer {
         Self { shared, folder, next, file_bytes_max: limits.commit_log_bytes, file: None }
     }
 
-    /// Runs until [`Queue::stop`]; hands back the last file.
-    pub(super) fn run(mut self) -> Option<Retiring> {
+    /// Runs until [`Queue::stop`]; hands back the last file, and why something could not be made
+    /// durable.
+    pub(super) fn run(mut self) -> (Option<Retiring>, Outcome) {
+        let mut all = Ok(());
         let shared = Arc::clone(&self.shared);
         while let Some(round) = shared.commit.take() {
             if !round.tickets.is_empty() {
                 let outcome = self.round(&round.entries, &round.slots);
                 count(&shared.rounds);
+                all = all.and(outcome.clone());
                 for ticket in round.tickets {
                     // Nobody has to wait for a ticket.
                     let _ = ticket.send(outcome.clone());
@@ -352,18 +387,54 @@ impl Committer {
                 self.roll();
             }
         }
-        self.file.take().map(CommitFile::close)
+        (self.file.take().map(CommitFile::close), all)
     }
 
-    /// Makes one round durable: in the commit log, or where that fails in each journal.
+    /// Makes one round durable: in the commit log, or where that fails in each journal. It is tried
+    /// until it succeeds, because nothing of it may be acknowledged before; only a log that is to
+    /// end gives up.
     fn round(&mut self, entries: &[u8], slots: &[Arc<Slot>]) -> Outcome {
-        let Err(error) = self.write(entries, slots) else { return Ok(()) };
-        // A file that failed once is not written again: what its last bytes are is unknown. Its
-        // earlier rounds stay valid.
-        self.roll();
-        count(&self.shared.detours);
-        tracing::warn!(%error, "failed to write the commit log; syncing each journal instead");
-        sync_all(&self.shared, slots).map_err(|(_, error)| Arc::from(error.to_string()))
+        let mut last_tries = LAST_TRIES;
+        loop {
+            let error = match self.write_anew(entries, slots) {
+                Ok(()) => break,
+                Err(error) => error,
+            };
+            count(&self.shared.detours);
+            let said = self.shared.space.now().unsynced;
+            if !said {
+                tracing::warn!(%error, "failed to write the commit log; syncing each journal instead");
+            }
+            let Err((_, error)) = sync_all(&self.shared, slots) else { break };
+            if !said {
+                tracing::error!(%error, "failed to make records durable; nothing is acknowledged until they are");
+            }
+            self.shared.space.set_unsynced(true);
+            if self.shared.commit.pause(RETRY) {
+                last_tries -= 1;
+            }
+            if last_tries == 0 {
+                return Err(Arc::from(error.to_string()));
+            }
+        }
+        self.shared.space.set_unsynced(false);
+        Ok(())
+    }
+
+    /// Writes a round to the file that is open and, if that fails, to a new one. A file that failed
+    /// once is not written again: what its last bytes are is unknown, and after a failed sync a
+    /// second one may call good what is lost. Its earlier rounds stay valid.
+    fn write_anew(&mut self, entries: &[u8], slots: &[Arc<Slot>]) -> io::Result<()> {
+        if self.file.is_some() {
+            match self.write(entries, slots) {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    tracing::warn!(%error, "failed to write a file of the commit log; going on in a new one");
+                    self.roll();
+                }
+            }
+        }
+        self.write(entries, slots).inspect_err(|_| self.roll())
     }
 
     fn write(&mut self, entries: &[u8], slots: &[Arc<Slot>]) -> io::Result<()> {
@@ -376,11 +447,11 @@ impl Committer {
                 let opened = CommitFile { path, file, bytes: 0, slots: HashMap::new() };
                 let opened = self.file.insert(opened);
                 // Its name must be as durable as its content.
-                disk::sync_folder(&self.folder)?;
+                self.shared.disk.sync_folder(&self.folder)?;
                 opened
             }
         };
-        disk::append_all(&*file.file, entries).map_err(|(_, error)| error)?;
+        self.shared.append_all(&*file.file, entries).map_err(|(_, error)| error)?;
         file.file.sync()?;
         file.bytes += entries.len() as u64;
         for slot in slots {

@@ -3,15 +3,34 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Opens files to append to.
+/// What the log does to files whose content must outlive the machine.
 pub(super) trait Disk: Send + Sync + 'static {
     /// Opens a file for appending; `create` makes it where it is missing.
     fn open_append(&self, path: &Path, create: bool) -> io::Result<Arc<dyn AppendFile>>;
+
+    /// Writes a file's bytes from `from` on over themselves and syncs them. After a failed sync the
+    /// kernel may take what it could not write for written, and a second sync would tell nothing.
+    fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
+        rewrite(path, from)
+    }
+
+    /// Syncs a folder's names.
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        sync_folder(path)
+    }
+
+    /// Removes a file; it is no error if it is gone already.
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A file that grows at its end.
@@ -20,6 +39,8 @@ pub(super) trait AppendFile: Send + Sync {
     fn append(&self, bytes: &[u8]) -> io::Result<usize>;
     /// Waits until the content is on the disk, as fdatasync(2).
     fn sync(&self) -> io::Result<()>;
+    /// Length in bytes.
+    fn bytes(&self) -> io::Result<u64>;
 }
 
 /// The operating system's files.
@@ -41,6 +62,28 @@ impl AppendFile for File {
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
     }
+
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+/// Bytes copied at a time where a file is written over itself.
+const PIECE_BYTES: u64 = 256 << 10;
+
+fn rewrite(path: &Path, from: u64) -> io::Result<()> {
+    // Not for appending: there every write goes to the end.
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let end = file.metadata()?.len();
+    let mut piece = vec![0; usize::try_from(PIECE_BYTES).unwrap_or_default()];
+    let mut at = from.min(end);
+    while at < end {
+        let bytes = usize::try_from((end - at).min(PIECE_BYTES)).unwrap_or_default();
+        file.read_exact_at(&mut piece[..bytes], at)?;
+        file.write_all_at(&piece[..bytes], at)?;
+        at += bytes as u64;
+    }
+    file.sync_data()
 }
 
 /// Appends all of `bytes`; on failure also says how many were taken.
@@ -63,6 +106,11 @@ pub(super) fn is_full(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::WriteZero
     )
+}
+
+/// Whether an error says that nothing may be written there.
+pub(super) fn is_refused(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied)
 }
 
 /// The folder a file is in.

@@ -128,7 +128,9 @@ impl Journal {
             Some(_) => {}
         }
         let batch = Batch::new(records);
-        self.write(&batch, records)?;
+        let written = self.write(&batch, records);
+        self.shared.space.set_stuck(self.slot.key, written.is_err());
+        written?;
         self.last = records.last().map_or(self.last, |record| record.seq);
         if !durable {
             return Ok(Ticket::DONE);
@@ -224,6 +226,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
+        self.shared.space.set_stuck(self.slot.key, false);
         self.slot.release();
     }
 }

@@ -13,6 +13,7 @@
 //! them is to be deleted. At start [`Log::open`] plays the commit log into journals that lack its
 //! records.
 
+mod check;
 mod commit;
 mod disk;
 mod flush;
@@ -24,6 +25,7 @@ mod replay;
 mod scan;
 mod slot;
 mod snapshot;
+mod space;
 mod tail;
 #[cfg(test)]
 mod testing;
@@ -40,7 +42,9 @@ use frontdesk_core::limits::Limits;
 use frontdesk_core::record::Record;
 use jiff::Timestamp;
 use jiff::tz::Offset;
+use tokio::sync::watch;
 
+pub use self::check::{Checked, check, in_words, repair};
 pub use self::journal::{Journal, Ticket};
 pub use self::params::Params;
 pub use self::reader::{Damage, LINE_BYTES_MAX, Reader, What};
@@ -48,10 +52,12 @@ pub use self::redact::redact;
 pub use self::replay::Replayed;
 pub use self::scan::{Found, scan};
 pub use self::snapshot::Snapshot;
+pub use self::space::Health;
 
 use self::commit::{Committer, Retiring};
 use self::disk::{Disk, OsDisk};
 use self::slot::Shared;
+use self::space::Space;
 
 /// Name of the journal in its session's folder.
 pub const JOURNAL_NAME: &str = "journal.jsonl";
@@ -168,7 +174,7 @@ pub struct Log {
 }
 
 struct Threads {
-    commit: JoinHandle<Option<Retiring>>,
+    commit: JoinHandle<(Option<Retiring>, commit::Outcome)>,
     flush: JoinHandle<()>,
 }
 
@@ -195,7 +201,8 @@ impl Log {
         }
         let params = Params::open(data)?;
         let (replayed, left) = replay::replay(&commit, &sessions)?;
-        let shared = Arc::new(Shared::new(disk, sessions, limits));
+        let space = Space::new(data, limits.reserve_bytes);
+        let shared = Arc::new(Shared::new(disk, sessions, space, limits));
         shared.take_over(&left);
         let committer = Committer::new(Arc::clone(&shared), commit.clone(), left.next, limits);
         let commit = spawn("commit-log", &commit, move || committer.run())?;
@@ -278,6 +285,14 @@ impl Log {
             disk::replace(path, &line, disk::Care::Truth)?;
             disk::sync_folders(disk::parent(path), &self.shared.sessions)
         };
+        let write = || loop {
+            match write() {
+                // A delete makes room: it may have what it needs out of the reserve.
+                Err(error)
+                    if disk::is_full(&error) && self.shared.space.lend(line.len() as u64) => {}
+                other => return other,
+            }
+        };
         let slot = self.shared.slots.slot(key, path);
         slot.entomb(write).map_err(LogError::io("entomb", path))?;
         // The commit log may still hold what was deleted.
@@ -298,6 +313,42 @@ impl Log {
         &self.shared.sessions
     }
 
+    /// How the log is: whether the disk is full, whether syncs fail.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared.space.now()
+    }
+
+    /// Looks whether there is space, where nothing is written that could tell. Does not wait.
+    pub fn look_for_space(&self) {
+        self.shared.space.look();
+    }
+
+    /// Follows how the log is.
+    #[must_use]
+    pub fn follow_health(&self) -> watch::Receiver<Health> {
+        self.shared.space.health()
+    }
+
+    /// Follows whether agents are to wait with what they say: there is no room for it.
+    #[must_use]
+    pub fn follow_paused(&self) -> watch::Receiver<bool> {
+        self.shared.space.paused()
+    }
+
+    /// Whether a session's last append failed.
+    #[must_use]
+    pub fn is_stuck(&self, key: Key) -> bool {
+        self.shared.space.is_stuck(key)
+    }
+
+    /// Whether a session's journal is behind what happens in it: the log is, or its last append
+    /// failed.
+    #[must_use]
+    pub fn is_behind(&self, key: Key) -> bool {
+        self.health().is_behind() || self.shared.space.is_stuck(key)
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -314,21 +365,21 @@ impl Log {
     /// is closing once.
     ///
     /// # Errors
-    /// If a journal could not be synced; the commit log is then kept.
+    /// If something could not be synced; the commit log is then kept.
     pub fn close(&self) -> Result<(), LogError> {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(threads) = threads else { return Ok(()) };
+        self.shared.space.close();
         self.shared.commit.stop();
-        if let Ok(Some(file)) = threads.commit.join() {
+        // A thread that panicked has said so; what it owed is found by the next start.
+        let (file, committed) = threads.commit.join().unwrap_or((None, Ok(())));
+        if let Some(file) = file {
             self.shared.flush.retire(file);
         }
         self.shared.flush.stop();
-        // A thread that panicked has said so; what it owed is found by the next start.
         let _ = threads.flush.join();
-        match self.shared.flush.failure() {
-            None => Ok(()),
-            Some(failure) => Err(LogError::Sync(failure)),
-        }
+        let flushed = self.shared.flush.failure().map_or(Ok(()), Err);
+        committed.and(flushed).map_err(LogError::Sync)
     }
 
     /// The key that a journal's folder names.
@@ -368,6 +419,8 @@ fn len_of(file: &fs::File, path: &Path) -> Result<u64, LogError> {
     file.metadata().map(|meta| meta.len()).map_err(LogError::io("look at", path))
 }
 
+#[cfg(test)]
+mod durable_tests;
 #[cfg(test)]
 mod tests;
 

@@ -203,6 +203,17 @@ impl Reader {
         Ok(reader)
     }
 
+    /// Starts at or before the record `seq`, found from the end, and serves records from it on: for
+    /// the newest part of a long journal. What lies before is not looked at.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or read.
+    pub fn open_before(path: &Path, seq: Seq) -> Result<Self, LogError> {
+        let mut reader = super::tail::open_before(path, seq)?;
+        reader.from = seq;
+        Ok(reader)
+    }
+
     /// Starts at the first line that begins at `offset` or behind it, with no idea of the number
     /// to expect.
     pub(super) fn open_near(path: &Path, offset: u64) -> Result<Self, LogError> {

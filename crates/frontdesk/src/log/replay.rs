@@ -124,6 +124,30 @@ fn list(commit: &Path) -> Result<Vec<(u64, PathBuf)>, LogError> {
     Ok(files)
 }
 
+/// Whether a file of the commit log has records that one of these journals lacks.
+pub(super) fn lacks_any(file: &Path, journals: &HashMap<Key, &Path>) -> io::Result<bool> {
+    let mut wanted: HashMap<Key, Wanted> = HashMap::new();
+    let mut entries = Entries::open(file)?;
+    while let Some(entry) = entries.next()? {
+        if journals.contains_key(&entry.key) {
+            let place = Place { file: 0, offset: entry.offset, len: entry.len };
+            wanted.entry(entry.key).or_default().insert(entry.seq, place);
+        }
+    }
+    for (key, wanted) in wanted {
+        let path = journals[&key];
+        if !path.exists() {
+            // Removed by hand, as `sync` takes it.
+            continue;
+        }
+        let lacks = Lacks::look(path, &wanted).map_err(io::Error::other)?;
+        if !lacks.before.is_empty() || !lacks.at_end.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Gives one journal what it lacks.
 fn play(path: &Path, wanted: &Wanted, files: &[File], done: &mut Replayed) -> Result<(), LogError> {
     let write = LogError::io("write", path);

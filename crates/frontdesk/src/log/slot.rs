@@ -13,6 +13,7 @@ use frontdesk_core::ids::Key;
 use frontdesk_core::limits::Limits;
 
 use super::disk::{AppendFile, Disk};
+use super::space::Space;
 use super::{LogError, commit, disk, flush, replay};
 
 /// What all parts of one log share.
@@ -24,18 +25,49 @@ pub(super) struct Shared {
     pub(super) flush: flush::Queue,
     pub(super) rounds: AtomicU64,
     pub(super) detours: AtomicU64,
+    pub(super) space: Arc<Space>,
 }
 
 impl Shared {
-    pub(super) fn new(disk: Arc<dyn Disk>, sessions: PathBuf, limits: &Limits) -> Self {
+    pub(super) fn new(
+        disk: Arc<dyn Disk>,
+        sessions: PathBuf,
+        space: Arc<Space>,
+        limits: &Limits,
+    ) -> Self {
         Self {
             disk,
             sessions,
+            space,
             slots: Slots::new(limits.journal_files),
             commit: Arc::new(commit::Queue::new(limits)),
             flush: flush::Queue::new(limits.stream_sync_ms),
             rounds: AtomicU64::new(0),
             detours: AtomicU64::new(0),
+        }
+    }
+
+    /// Appends all of `bytes`, out of the reserve where the disk is full; on failure also says how
+    /// many were taken.
+    pub(super) fn append_all(
+        &self,
+        file: &dyn AppendFile,
+        bytes: &[u8],
+    ) -> Result<(), (usize, io::Error)> {
+        let mut done = 0;
+        loop {
+            let rest = &bytes[done..];
+            match disk::append_all(file, rest) {
+                Ok(()) => return Ok(()),
+                // Each loan makes the reserve smaller, so this ends.
+                Err((taken, error)) if disk::is_full(&error) => {
+                    done += taken;
+                    if !self.space.lend((rest.len() - taken) as u64) {
+                        return Err((done, error));
+                    }
+                }
+                Err((taken, error)) => return Err((done + taken, error)),
+            }
         }
     }
 
@@ -83,6 +115,12 @@ struct State {
     fresh: bool,
     /// Written since the bound on open files last looked.
     used: bool,
+    /// Bytes that a sync has covered for certain.
+    good: u64,
+    /// A sync failed: what lies behind `good` may be gone from the disk though the file shows it.
+    doubtful: bool,
+    /// A sync has failed at some time: what the commit log has is compared before it goes.
+    suspect: bool,
 }
 
 /// Why a slot did not take bytes.
@@ -132,12 +170,18 @@ impl Slot {
             Some(file) => (Arc::clone(file), false),
             None => {
                 let open = shared.disk.open_append(&self.path, false);
+                if open
+                    .as_ref()
+                    .is_err_and(|error| error.kind() == io::ErrorKind::ReadOnlyFilesystem)
+                {
+                    shared.space.refused();
+                }
                 (open.map_err(|error| Refused::Disk(0, error))?, true)
             }
         };
         state.file = Some(Arc::clone(&file));
         state.used = true;
-        let written = disk::append_all(&*file, bytes);
+        let written = shared.append_all(&*file, bytes);
         let any = !matches!(written, Err((0, _)));
         state.unsynced |= any;
         let queue = streamed && any && !state.queued;
@@ -158,7 +202,18 @@ impl Slot {
         let _turn = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.lock();
         state.queued = false;
-        if !state.unsynced || state.dead {
+        if state.dead {
+            return Ok(());
+        }
+        if state.fresh {
+            // Also where the bytes are synced: whoever did that may still be at the names.
+            let above = disk::parent(&self.path).ancestors();
+            folders.extend(above.map(Path::to_path_buf).take_while(|at| {
+                // With the sessions folder itself, and nothing above it.
+                at.starts_with(&shared.sessions)
+            }));
+        }
+        if !state.unsynced {
             return Ok(());
         }
         let file = match &state.file {
@@ -173,16 +228,30 @@ impl Slot {
                 other => other?,
             },
         };
-        if state.fresh {
-            let above = disk::parent(&self.path).ancestors();
-            folders.extend(above.map(Path::to_path_buf).take_while(|at| {
-                // With the sessions folder itself, and nothing above it.
-                at.starts_with(&shared.sessions)
-            }));
-        }
         state.unsynced = false;
+        let (doubtful, good) = (state.doubtful, state.good);
         drop(state);
-        file.sync().inspect_err(|_| self.lock().unsynced = true)
+        let bytes = file.bytes();
+        let synced = if doubtful { shared.disk.rewrite(&self.path, good) } else { file.sync() };
+        let mut state = self.lock();
+        match (synced, bytes) {
+            (Ok(()), Ok(bytes)) => {
+                state.good = bytes;
+                state.doubtful = false;
+                Ok(())
+            }
+            (Ok(()), Err(error)) | (Err(error), _) => {
+                state.unsynced = true;
+                state.doubtful = true;
+                state.suspect = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether a sync of this journal has ever failed.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.lock().suspect
     }
 
     fn names_synced(&self, synced: bool) {
@@ -242,7 +311,7 @@ pub(super) fn sync_all<'a>(
         }
     }
     // A folder that was removed with its journal has no names left to sync.
-    let names = folders.iter().try_for_each(|folder| match disk::sync_folder(folder) {
+    let names = folders.iter().try_for_each(|folder| match shared.disk.sync_folder(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     });

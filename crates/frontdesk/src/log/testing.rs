@@ -71,6 +71,10 @@ pub(super) struct FaultDisk {
     pub(super) journal_sync_fails: AtomicBool,
     /// Writes to journals.
     pub(super) journal_writes: AtomicUsize,
+    /// Bytes that one write takes at most; zero for no bound.
+    pub(super) short_bytes: AtomicUsize,
+    /// What was done, where a test wants to know.
+    pub(super) trace: Mutex<Option<Vec<Op>>>,
     /// The paths synced, in order.
     pub(super) synced: Mutex<Vec<PathBuf>>,
     /// How long each file was when its last sync began.
@@ -107,7 +111,29 @@ pub(super) struct Handle(pub(super) Arc<FaultDisk>);
 impl Disk for Handle {
     fn open_append(&self, path: &Path, create: bool) -> io::Result<Arc<dyn AppendFile>> {
         let file = OsDisk.open_append(path, create)?;
+        if create {
+            self.0.note(Op::Append(path.to_path_buf(), Vec::new()));
+        }
         Ok(Arc::new(FaultFile { disk: Arc::clone(&self.0), path: path.to_path_buf(), file }))
+    }
+
+    fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
+        self.0.sync_outcome(path)?;
+        OsDisk.rewrite(path, from)?;
+        self.0.synced.lock().unwrap().push(path.to_path_buf());
+        self.0.note(Op::Rewrite(path.to_path_buf(), from));
+        Ok(())
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        OsDisk.sync_folder(path)?;
+        self.0.note(Op::Names(path.to_path_buf()));
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.note(Op::Remove(path.to_path_buf()));
+        OsDisk.remove(path)
     }
 }
 
@@ -124,15 +150,20 @@ impl AppendFile for FaultFile {
         if !is_commit(&self.path) {
             self.disk.journal_writes.fetch_add(1, Ordering::SeqCst);
         }
+        let short = self.disk.short_bytes.load(Ordering::SeqCst);
+        let bytes = if short == 0 { bytes } else { &bytes[..bytes.len().min(short)] };
         let left = room.load(Ordering::SeqCst);
         if left < 0 {
-            return self.file.append(bytes);
+            let taken = self.file.append(bytes)?;
+            self.disk.note(Op::Append(self.path.clone(), bytes[..taken].to_vec()));
+            return Ok(taken);
         }
         let fits = usize::try_from(left).unwrap().min(bytes.len());
         if fits == 0 {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let taken = self.file.append(&bytes[..fits])?;
+        self.disk.note(Op::Append(self.path.clone(), bytes[..taken].to_vec()));
         room.fetch_sub(i64::try_from(taken).unwrap(), Ordering::SeqCst);
         Ok(taken)
     }
@@ -143,15 +174,53 @@ impl AppendFile for FaultFile {
             let closed = self.disk.gate.0.lock().unwrap();
             drop(self.disk.gate.1.wait_while(closed, |closed| *closed).unwrap());
         }
-        let fails =
-            if commit { &self.disk.commit_sync_fails } else { &self.disk.journal_sync_fails };
-        if fails.load(Ordering::SeqCst) {
-            return Err(io::Error::other("the sync fails on command"));
-        }
+        self.disk.sync_outcome(&self.path)?;
         let bytes = std::fs::metadata(&self.path)?.len();
         self.file.sync()?;
         self.disk.synced_bytes.lock().unwrap().insert(self.path.clone(), bytes);
         self.disk.synced.lock().unwrap().push(self.path.clone());
+        self.disk.note(Op::Sync(self.path.clone()));
+        Ok(())
+    }
+
+    fn bytes(&self) -> io::Result<u64> {
+        self.file.bytes()
+    }
+}
+
+/// One thing that was done to the disk, or told to somebody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    /// Bytes were put at the end of a file.
+    Append(PathBuf, Vec<u8>),
+    /// All that a file had so far is on the disk.
+    Sync(PathBuf),
+    /// A sync failed: what was not on the disk may never get there.
+    SyncFailed(PathBuf),
+    /// A file was written over itself from an offset on, and synced.
+    Rewrite(PathBuf, u64),
+    /// The names in a folder are on the disk.
+    Names(PathBuf),
+    /// A file was removed.
+    Remove(PathBuf),
+    /// Somebody was told that a record of this session is safe.
+    Told(Key, Seq),
+}
+
+impl FaultDisk {
+    pub(super) fn note(&self, op: Op) {
+        if let Some(trace) = &mut *self.trace.lock().unwrap() {
+            trace.push(op);
+        }
+    }
+
+    fn sync_outcome(&self, path: &Path) -> io::Result<()> {
+        let of_commit = is_commit(path);
+        let fails = if of_commit { &self.commit_sync_fails } else { &self.journal_sync_fails };
+        if fails.load(Ordering::SeqCst) {
+            self.note(Op::SyncFailed(path.to_path_buf()));
+            return Err(io::Error::other("the sync fails on command"));
+        }
         Ok(())
     }
 }
@@ -175,8 +244,8 @@ impl Bench {
     /// The files of the commit log, by name.
     pub(super) fn commit_files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.data.path().join("commit")).unwrap();
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.filter(|name| name.ends_with(".log")).collect();
         names.sort();
         names
     }

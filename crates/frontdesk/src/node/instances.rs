@@ -189,6 +189,7 @@ impl Node {
             limits: self.limits.clone(),
             data_dir,
             run_dir,
+            paused: self.log.follow_paused(),
             before: Before::default(),
         }));
         self.read_instance(&instance, receiver);

@@ -171,6 +171,8 @@ impl Node {
             mode => mode,
         };
         instance.route(native, &request.lane);
+        let enlisted = instance.enlist(native, request.lane.key(), &request.journal).await;
+        enlisted.map_err(StartFailure::Ours)?;
         instance.keep_no_more(native).await;
         let facts = AgentFacts {
             instance: instance.id.to_string(),

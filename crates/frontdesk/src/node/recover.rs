@@ -128,6 +128,11 @@ impl Node {
             // Rows go in in the order of the scan: the first of a native id is the one that is found.
             for (found, view) in round.into_iter().zip(views) {
                 let Found { path, key, bytes } = found;
+                if self.directory.get(key).is_some() {
+                    // Carried on: its lane has it.
+                    recovered.sessions += 1;
+                    continue;
+                }
                 match view {
                     Ok(view) => {
                         let (view, turns) = close_open_ends(&self.log, &path, view);

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use frontdesk_core::ids::Seq;
 use frontdesk_core::record::{Kind, Record};
-use frontdesk_core::render::{Audience, Renderer, Shown, respell};
+use frontdesk_core::render::{Audience, Renderer, Shown, remark, respell};
 use frontdesk_core::session::Input;
 
 use super::{LaneHandle, LaneMsg};
 use crate::conn::Conn;
-use crate::log::Reader;
+use crate::log::{Damage, Reader, in_words};
 
 /// Bytes read from the journal at a time.
 const BATCH_BYTES: usize = 256 << 10;
@@ -53,9 +53,11 @@ impl CatchUp {
         let path = self.path.clone();
         let from = self.from;
         let mut reader = blocking(move || {
-            let mut reader = Reader::open(&path).map_err(|error| error.to_string())?;
-            reader.read_from(from + 1);
-            Ok(reader)
+            let reader = match from {
+                0 => Reader::open(&path),
+                from => Reader::open_before(&path, from + 1),
+            };
+            reader.map_err(|error| error.to_string())
         })
         .await?;
         let mut renderer = Renderer::default();
@@ -67,6 +69,9 @@ impl CatchUp {
             .await?;
             reader = back;
             if batch.is_empty() {
+                if self.from == 0 {
+                    self.tell_damage(reader.damage());
+                }
                 return Ok(true);
             }
             for record in batch {
@@ -76,6 +81,14 @@ impl CatchUp {
             if !self.conn.outbox.room().await {
                 return Ok(false);
             }
+        }
+    }
+
+    /// Whoever reads a history in which something is missing is told, in place of silence. The
+    /// journal is not changed by being read, so this is no record.
+    fn tell_damage(&self, damage: &[Damage]) {
+        if let Some((count, text)) = in_words(damage) {
+            self.conn.send(remark(&self.spelling, &text, &format!(r#""damage":{count}"#)));
         }
     }
 

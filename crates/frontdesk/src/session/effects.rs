@@ -20,6 +20,9 @@ use crate::node::OpenRequest;
 /// Pause before a failed write is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// What is told in place of an answer that is not safe and will not be: the daemon ends.
+const UNSAFE: &str = "what this asks for could not be made durable before the daemon ended";
+
 /// What carrying out effects brought to light.
 #[derive(Debug, Default)]
 struct Found {
@@ -27,12 +30,14 @@ struct Found {
     full: Vec<ConnId>,
     /// The stuck turn holds up nobody else: its instance may be ended.
     hopeless: bool,
+    /// Records could not be made durable, and nobody will try again.
+    is_unsafe: bool,
 }
 
 impl Lane {
     /// Carries out effects in order; everything appended up to the next wait is written in one go,
-    /// before anything that was said after it.
-    pub(super) async fn carry_out(&mut self, effects: Vec<Effect>) {
+    /// before anything that was said after it. `false` if not all of it could be written.
+    pub(super) async fn carry_out(&mut self, effects: Vec<Effect>) -> bool {
         let mut rest: std::collections::VecDeque<Effect> = effects.into();
         while !rest.is_empty() {
             let end =
@@ -43,10 +48,17 @@ impl Lane {
                     self.unwritten.push(record.clone());
                 }
             }
-            self.write().await;
             let mut found = Found::default();
+            if !self.write().await {
+                self.take_back(segment.into_iter().chain(rest)).await;
+                return false;
+            }
             for effect in segment {
                 self.perform(effect, &mut found).await;
+            }
+            if found.is_unsafe {
+                self.take_back(rest).await;
+                return false;
             }
             let now = self.node.now();
             for conn in found.full {
@@ -56,15 +68,17 @@ impl Lane {
                 rest.extend(self.session.handle(Input::Unload { why: CloseWhy::Stuck }, now));
             }
         }
+        true
     }
 
-    /// Writes what is unwritten; while that fails nothing is shown and nothing is read.
-    pub(super) async fn write(&mut self) {
+    /// Writes what is unwritten; while that fails nothing is shown and nothing is read. `false` if
+    /// it never will be: the session was deleted, or the log has ended.
+    pub(super) async fn write(&mut self) -> bool {
         while !self.unwritten.is_empty() {
             match self.journal.append(&self.unwritten) {
                 Ok(ticket) => {
                     self.unwritten.clear();
-                    self.behind = false;
+                    self.tell_behind();
                     if !ticket.is_settled() {
                         self.tickets.push(ticket);
                     }
@@ -73,26 +87,67 @@ impl Lane {
                     if !self.behind {
                         tracing::error!(session = %self.handle.key(), %error, "failed to write the journal; waiting");
                     }
-                    self.behind = true;
+                    self.tell_behind();
+                    if !error.is_retryable() {
+                        self.unwritten.clear();
+                        return false;
+                    }
                     tokio::time::sleep(RETRY).await;
                 }
             }
         }
+        true
     }
 
-    pub(super) async fn sync(&mut self) {
+    /// Waits until all that was appended is on the disk; clients are told when that takes long
+    /// because the disk takes nothing. `false` if it will not be: the log has ended.
+    pub(super) async fn sync(&mut self) -> bool {
+        let mut is_safe = true;
         for ticket in std::mem::take(&mut self.tickets) {
-            if let Err(error) = ticket.synced().await {
-                tracing::error!(session = %self.handle.key(), %error, "failed to sync the commit log");
-                tokio::time::sleep(RETRY).await;
+            let mut synced = std::pin::pin!(ticket.synced());
+            let outcome = loop {
+                let mut health = self.health.clone();
+                tokio::select! {
+                    biased;
+                    outcome = &mut synced => break outcome,
+                    Ok(()) = health.changed() => {
+                        self.health.mark_unchanged();
+                        self.tell_behind();
+                    }
+                }
+            };
+            if let Err(error) = outcome {
+                tracing::error!(session = %self.handle.key(), %error, "failed to make records durable");
+                is_safe = false;
             }
         }
+        self.tell_behind();
+        is_safe
+    }
+
+    /// What would have been said after records that are not safe: it is not said. Records that come
+    /// behind them are written all the same, and requests get an error.
+    async fn take_back(&mut self, rest: impl IntoIterator<Item = Effect>) {
+        for effect in rest {
+            match effect {
+                Effect::Append(record) if record.seq > self.journal.last_seq() => {
+                    self.unwritten.push(record);
+                }
+                Effect::Answer { conn, id, .. } => {
+                    if let Some(to) = self.conns.get(&conn) {
+                        to.answer(&id, Err(&WireError::new(Code::Storage, UNSAFE)));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.write().await;
     }
 
     async fn perform(&mut self, effect: Effect, found: &mut Found) {
         match effect {
             Effect::Append(_) => {}
-            Effect::Sync => self.sync().await,
+            Effect::Sync => found.is_unsafe |= !self.sync().await,
             Effect::Tell { conn, frame, hop } => {
                 let Some(to) = self.conns.get(&conn) else { return };
                 if let Some(hop) = &hop {

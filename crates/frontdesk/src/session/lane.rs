@@ -1,6 +1,6 @@
 //! The actor around the session machine.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,18 +10,20 @@ use std::time::Duration;
 use frontdesk_core::envelope::Message;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
-use frontdesk_core::ids::{ConnId, Key};
+use frontdesk_core::ids::ConnId;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Carried, Effect, Input, Phase, Session, Tag};
+use frontdesk_core::status::State;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
 
 use super::{LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
-use crate::log::{Journal, LogError, Ticket};
+use crate::log::{Health, Journal, LogError, Snapshot, Ticket};
 use crate::node::Node;
 
 /// Messages handled before effects are carried out: one write for all their records.
@@ -30,6 +32,8 @@ const BATCH_MESSAGES: usize = 64;
 const END_WORD: Duration = Duration::from_millis(250);
 /// How long a lane waits for the one before it to let the journal go.
 const FREE_WITHIN: Duration = Duration::from_secs(5);
+/// After so long without a word in a running turn the disk is looked at.
+const QUIET: Duration = Duration::from_secs(1);
 /// How often a lane without work looks whether it may end.
 const REST_AGAIN: Duration = Duration::from_secs(1);
 
@@ -90,10 +94,10 @@ async fn begin(
     mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
     start: Start,
 ) -> Result<Lane, LogError> {
-    let (journal, view, instance, first) = match start {
+    let (journal, view, snapshot_bytes, instance, first) = match start {
         Start::Carried(carry) => return carry_on(node, handle, mailbox, *carry).await,
         Start::Born { journal, instance, first } => {
-            (journal, View::default(), Some(instance), Some(*first))
+            (journal, View::default(), 0, Some(instance), Some(*first))
         }
         Start::Journal(path) => {
             let log = node.log.clone();
@@ -101,15 +105,17 @@ async fn begin(
                 // First the journal, so that the lane before this one has written its last word.
                 let journal = open_when_free(&log, &path)?;
                 let view = crate::node::recover::read_view(&path)?;
-                Ok::<_, LogError>((journal, view))
+                let covered = Snapshot::read(&path).map_or(0, |(found, _)| found.journal_bytes);
+                Ok::<_, LogError>((journal, view, covered))
             });
-            let (journal, view) = opened.await.map_err(|_| LogError::Closed)??;
-            (journal, view, None, None)
+            let (journal, view, covered) = opened.await.map_err(|_| LogError::Closed)??;
+            (journal, view, covered, None, None)
         }
     };
     let rx = mailbox.take().ok_or(LogError::Closed)?;
     let session = Session::cold(view, node.limits.clone(), node.now());
     let mut lane = Lane::new(node, handle, rx, session, journal, instance);
+    lane.snapshot_bytes = snapshot_bytes;
     if let Some((conn, input)) = first {
         lane.conns.insert(conn.id, conn);
         let effects = lane.session.handle(input, lane.node.now());
@@ -159,9 +165,21 @@ pub(super) struct Lane {
     pub(super) unwritten: Vec<Record>,
     /// Rounds of the commit log that nobody has waited for yet.
     pub(super) tickets: Vec<Ticket>,
-    /// The journal could not be written: the disk is full or gone.
+    /// Clients were told that the journal is behind.
     pub(super) behind: bool,
+    /// How the log is.
+    pub(super) health: watch::Receiver<Health>,
+    /// What agents said while there was no room for it.
+    pub(super) held: VecDeque<LaneMsg>,
+    /// How much of the journal its last snapshot covers, in bytes.
+    pub(super) snapshot_bytes: u64,
+    /// A snapshot is being written.
+    pub(super) saving: Option<JoinHandle<()>>,
     pub(super) entombed: bool,
+    /// Records could not be written and never will be.
+    is_undone: bool,
+    /// The next daemon goes on from here.
+    handed_over: Option<oneshot::Sender<()>>,
 }
 
 /// What a batch of messages has dealt with: told to the instance when its effects are carried out.
@@ -202,7 +220,13 @@ impl Lane {
             unwritten: Vec::new(),
             tickets: Vec::new(),
             behind: false,
+            health: node.log.follow_health(),
+            held: VecDeque::new(),
+            snapshot_bytes: 0,
+            saving: None,
             entombed: false,
+            is_undone: false,
+            handed_over: None,
         }
     }
 
@@ -217,9 +241,19 @@ impl Lane {
             alarm.set(deadline);
             let got = tokio::select! {
                 biased;
+                changed = self.health.changed() => {
+                    self.tell_behind();
+                    // Without a sender the log is gone, and with it everything.
+                    if changed.is_err() { 0 } else { 1 }
+                }
                 got = self.rx.recv_many(&mut batch, BATCH_MESSAGES) => got,
                 () = alarm.rings() => {
                     batch.push(LaneMsg::Input(Input::Tick));
+                    1
+                }
+                // A turn that is quiet may be one whose agent finds no space to speak into.
+                () = tokio::time::sleep(QUIET), if self.session.state() == Some(State::Running) => {
+                    self.node.log.look_for_space();
                     1
                 }
                 // Somebody still holds a handle: look again later.
@@ -230,14 +264,24 @@ impl Lane {
             }
             let mut effects = Vec::new();
             let mut handled = Handled::default();
+            let paused = self.node.log.health().is_behind();
+            if !paused {
+                // In the order in which they came, before what came later.
+                batch.splice(..0, self.held.drain(..));
+            }
             for message in batch.drain(..) {
+                if paused && self.has_to_wait(&message) {
+                    self.held.push_back(message);
+                    continue;
+                }
                 if let LaneMsg::Client(_, Input::Attach(_)) = &message {
                     self.look_at_instance(&mut effects).await;
                 }
                 self.take(message, &mut effects, &mut handled);
             }
-            self.carry_out(effects).await;
-            if let Some(instance) = &self.instance {
+            self.is_undone |= !self.carry_out(effects).await;
+            // What is not recorded is not dealt with: a later daemon reads it again.
+            if let Some(instance) = self.instance.as_ref().filter(|_| !self.is_undone) {
                 for number in handled.answers {
                     instance.dealt_with(number).await;
                 }
@@ -246,8 +290,15 @@ impl Lane {
                 }
             }
             self.publish();
+            self.snapshot();
             if self.entombed {
                 break;
+            }
+            if let Some(done) = self.handed_over.take() {
+                self.sync().await;
+                let _ = done.send(());
+                // Whoever sends anything waits, until the daemon has ended.
+                std::future::pending::<()>().await;
             }
         }
         self.finish().await;
@@ -311,6 +362,10 @@ impl Lane {
                 }
                 input
             }
+            LaneMsg::HandOver(tx) => {
+                self.handed_over = Some(tx);
+                return;
+            }
             LaneMsg::Describe(tx) => {
                 let _ = tx.send(self.describe());
                 return;
@@ -373,7 +428,7 @@ impl Lane {
             "interactions": interactions,
             "options": self.session.view().options,
             "additionalDirectories": self.session.view().additional_directories,
-            "behind": self.behind,
+            "behind": self.node.log.is_behind(self.handle.key()),
         })
     }
 
@@ -396,50 +451,6 @@ impl Lane {
         }
         self.entombed = true;
         Ok(())
-    }
-
-    /// Whether the lane may end: nothing in memory is needed and nobody holds a handle.
-    fn may_rest(&mut self) -> bool {
-        if !self.session.at_rest() || !self.rx.is_empty() {
-            return false;
-        }
-        for conn in std::mem::take(&mut self.conns).into_values() {
-            conn.leave(self.handle.key());
-        }
-        self.node.release_lane(&self.handle, &self.rx)
-    }
-
-    /// Taken in on a client's word, and its agent has not loaded it: nothing was ever here.
-    fn is_nothing(&self) -> bool {
-        let view = self.session.view();
-        matches!(self.session.phase(), Phase::Cold) && view.unproven && view.items == 0
-    }
-
-    async fn finish(mut self) {
-        self.write().await;
-        self.sync().await;
-        if self.is_nothing() && !self.entombed {
-            let folder = self.journal.path().parent().map(std::path::Path::to_path_buf);
-            if let Some(folder) = folder
-                && let Err(error) = std::fs::remove_dir_all(&folder)
-            {
-                tracing::warn!(path = %folder.display(), %error, "failed to remove a journal");
-            }
-            return;
-        }
-        if !self.entombed {
-            let path = self.journal.path().to_path_buf();
-            let bytes = self.journal.bytes();
-            let view = self.session.view().clone();
-            let saved = tokio::task::spawn_blocking(move || {
-                crate::node::recover::save_view(&path, bytes, &view)
-            });
-            if let Ok(Err(error)) = saved.await {
-                tracing::warn!(session = %self.handle.key(), %error, "failed to write a snapshot");
-            }
-        }
-        let key: Key = self.handle.key();
-        tracing::debug!(session = %key, "a lane has ended");
     }
 }
 

@@ -4,9 +4,11 @@
 //! shown, and carries out effects in order. Lanes are made by `node` on demand and end when their
 //! session is cold and nobody takes part.
 
+mod behind;
 mod catch_up;
 mod effects;
 mod lane;
+mod rest;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -65,6 +67,9 @@ pub enum LaneMsg {
         /// `Input::Ended`.
         input: Input,
     },
+    /// The daemon ends and another one goes on: everything up to here is written and synced, then
+    /// told, and nothing more is taken.
+    HandOver(oneshot::Sender<()>),
     /// What is going on, for people.
     Describe(oneshot::Sender<Value>),
     /// Delete: the journal becomes a tombstone and the lane ends.

@@ -20,3 +20,4 @@ mod faults;
 mod harness_tests;
 mod hold;
 mod interop;
+mod small_disk;
