@@ -6,6 +6,7 @@
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
 mod full;
+mod carry;
 mod homes;
 mod idle;
 mod kills;
