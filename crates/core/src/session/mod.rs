@@ -34,11 +34,11 @@ use crate::render::{Audience, Renderer, Shown, respell};
 use crate::status::State;
 use asks::Ask;
 use carried::Again;
+pub use carried::{Carried, Carry, SentRequest};
+pub use ends::Ends;
 use life::Replay;
 use passes::Pass;
 use turns::{Forward, Queued, Stuck, Turn};
-pub use carried::{Carried, Carry, SentRequest};
-pub use ends::Ends;
 pub use types::{
     AgentFacts, Attach, Born, Client, CloseWhy, Effect, How, Input, Now, OpenMode, Position,
     StartFailure, Tag,

@@ -68,12 +68,8 @@ impl Facts {
     /// If it cannot be written.
     pub fn write(&self, data_dir: &Path) -> io::Result<()> {
         let next = data_dir.join("instance.json.new");
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&next)?;
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
         file.write_all(&serde_json::to_vec(self)?)?;
         fs::rename(next, data_dir.join(FACTS_FILE))
     }
@@ -138,7 +134,8 @@ mod tests {
 
     #[test]
     fn a_command_is_told_from_another_with_the_same_letters() {
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let words =
+            |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let facts = Facts { command: hash_of(&words(&["ab", "c"])), ..facts() };
         assert!(facts.is_of(&words(&["ab", "c"])));
         assert!(!facts.is_of(&words(&["a", "bc"])));

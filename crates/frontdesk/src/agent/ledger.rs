@@ -210,11 +210,11 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Goes on with the ledger of a carried instance.
+    /// Goes on with the ledger of a carried instance; `accepted` is the last input its holder has.
     ///
     /// # Errors
     /// If the file cannot be opened.
-    pub fn resume(data_dir: &Path, balance: &Balance) -> io::Result<Self> {
+    pub fn resume(data_dir: &Path, balance: &Balance, accepted: u64) -> io::Result<Self> {
         let path = data_dir.join(LEDGER_FILE);
         let file = open(&path, false)?;
         let text = fs::read(&path)?;
@@ -222,7 +222,7 @@ impl Ledger {
         let whole = memchr::memrchr(b'\n', &text).map_or(0, |at| at as u64 + 1);
         file.set_len(whole)?;
         let mut ledger = Self::over(path, file, whole);
-        ledger.last = balance.last;
+        ledger.last = balance.last.max(accepted);
         ledger.open = balance.requests.iter().map(|sent| sent.number).collect();
         ledger.owed = balance.owed.iter().map(|owed| owed.hop.clone()).collect();
         ledger.kept.clone_from(&balance.kept);
@@ -281,6 +281,12 @@ impl Ledger {
             Entry::Notification { .. } => {}
         }
         Ok(())
+    }
+
+    /// A number for a frame that is sent though it could not be written down.
+    pub fn skip(&mut self) -> u64 {
+        self.last += 1;
+        self.last
     }
 
     /// The answer to a request has been dealt with.

@@ -363,7 +363,8 @@ async fn refuse(instance: &Instance, frame: &Frame, place: &Place, error: &WireE
 async fn to_nobody(instance: &Arc<Instance>, message: Message, place: Place) {
     let natives: Vec<Arc<str>> = lock(&instance.shared).routes.keys().cloned().collect();
     match &message {
-        Message::Request(frame) if &*frame.method == "elicitation/create" && natives.len() == 1 => {}
+        Message::Request(frame) if &*frame.method == "elicitation/create" && natives.len() == 1 => {
+        }
         Message::Request(frame) => {
             let error = WireError::method_not_found(&frame.method);
             return refuse(instance, frame, &place, &error).await;

@@ -32,23 +32,32 @@ pub struct Request<'a> {
 }
 
 impl Instance {
-    /// Sends a notification.
+    /// Sends a notification; also where the ledger cannot be written, since a cancel must always work.
     ///
     /// # Errors
-    /// If the instance has ended, or the ledger cannot be written ([`Code::Storage`]).
+    /// If the instance has ended.
     pub async fn notify(&self, frame: Bytes) -> Result<(), WireError> {
         let message = Message::parse(frame.clone());
         let parsed = message.as_ref().ok().map(Message::frame);
         let method = parsed.map_or("", |frame| &*frame.method);
         let session = parsed.and_then(Frame::session_id).unwrap_or_default();
-        self.post(Entry::Notification { method, session: &session }, frame).await
+        let posted =
+            self.post(Entry::Notification { method, session: &session }, frame.clone()).await;
+        match posted {
+            Err(error) if error.code == Code::Storage => {
+                let mut ledger = self.ledger.lock().await;
+                let number = ledger.skip();
+                self.link.send(number, frame).await.map_err(|_| self.ended_error())
+            }
+            posted => posted,
+        }
     }
 
     /// Answers a request of the agent, which clients were asked under `hop`; without a frame it is
     /// only noted that the agent waits no more.
     ///
     /// # Errors
-    /// As [`Instance::notify`].
+    /// If the instance has ended, or the ledger cannot be written ([`Code::Storage`]).
     pub async fn settle(&self, hop: &str, frame: Option<Bytes>) -> Result<(), WireError> {
         match frame {
             Some(frame) => self.post(Entry::Answer { hop }, frame).await,
@@ -60,7 +69,12 @@ impl Instance {
     ///
     /// # Errors
     /// If the ledger cannot be written ([`Code::Storage`]).
-    pub async fn owe(&self, hop: &str, native: &str, frame: Option<&[u8]>) -> Result<(), WireError> {
+    pub async fn owe(
+        &self,
+        hop: &str,
+        native: &str,
+        frame: Option<&[u8]>,
+    ) -> Result<(), WireError> {
         let owed = self.ledger.lock().await.owe(hop, native, frame);
         owed.map_err(|error| self.unwritten(&error))
     }

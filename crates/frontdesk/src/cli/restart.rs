@@ -52,7 +52,8 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     } else {
         let sessions =
             time::plural(i64::try_from(after.active).unwrap_or(i64::MAX), "loaded session");
-        let line = format!("restarted pid {} as pid {}: {sessions} carried on", before.pid, after.pid);
+        let line =
+            format!("restarted pid {} as pid {}: {sessions} carried on", before.pid, after.pid);
         shell.out.line(&line)?;
     }
     Ok(Exit::Done)

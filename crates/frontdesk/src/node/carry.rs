@@ -135,8 +135,9 @@ async fn look(run_dir: &Path, data_dir: PathBuf, config: &Config) -> Result<Cand
     if !agent.is_some_and(|agent| facts.is_of(&agent.command)) {
         return Err(format!("the configuration has no agent {:?} with its command", facts.agent));
     }
-    let met =
-        link::meet(run_dir, &config.limits).await.map_err(|error| format!("it is silent: {error}"))?;
+    let met = link::meet(run_dir, &config.limits)
+        .await
+        .map_err(|error| format!("it is silent: {error}"))?;
     if met.hello.holder != holder || met.hello.instance != name {
         return Err("its socket is another holder's".to_owned());
     }
@@ -180,9 +181,7 @@ impl Node {
         let agent = self.agent(&candidate.facts.agent);
         let sorted = sort(&candidate).await;
         let began = match agent {
-            Some(agent) if !sorted.carried.is_empty() => {
-                self.go_on(candidate, agent, sorted).await
-            }
+            Some(agent) if !sorted.carried.is_empty() => self.go_on(candidate, agent, sorted).await,
             _ => None,
         };
         if let Some(sessions) = began {
@@ -205,7 +204,7 @@ impl Node {
         let Candidate { id, run_dir, data_dir, facts, mut balance, met } = candidate;
         let Sorted { carried, doubtful } = sorted;
         let wanted = wanted_requests(&balance, &carried);
-        let mut ledger = match Ledger::resume(&data_dir, &balance) {
+        let mut ledger = match Ledger::resume(&data_dir, &balance, met.hello.last_input) {
             Ok(ledger) => ledger,
             Err(error) => {
                 tracing::error!(instance = %id, %error, "failed to go on with a ledger");

@@ -120,8 +120,7 @@ impl Node {
         };
         instance.set_initialized(result.clone());
         self.remember_initialize(agent, &result);
-        let facts =
-            Facts::new(&agent.name, &agent.command, cwd, greeting, result, instance.since);
+        let facts = Facts::new(&agent.name, &agent.command, cwd, greeting, result, instance.since);
         if let Err(error) = facts.write(&instance.data_dir) {
             tracing::warn!(instance = %instance.id, %error, "failed to write down an instance; a later daemon will end it");
         }

@@ -74,7 +74,8 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     })
     .await
     .context("failed to open the log")??;
-    let taken = node.take_up(found).await.context("failed to end the agent of an earlier daemon")?;
+    let taken =
+        node.take_up(found).await.context("failed to end the agent of an earlier daemon")?;
     tokio::task::spawn_blocking({
         let node = node.clone();
         move || start::recover(&node, &replayed, taken)

@@ -319,12 +319,7 @@ impl Lane {
         }
     }
 
-    fn take(
-        &mut self,
-        message: LaneMsg,
-        effects: &mut Vec<Effect>,
-        handled: &mut Handled,
-    ) {
+    fn take(&mut self, message: LaneMsg, effects: &mut Vec<Effect>, handled: &mut Handled) {
         let now = self.node.now();
         let input = match message {
             LaneMsg::Input(input) => {

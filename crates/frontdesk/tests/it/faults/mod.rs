@@ -5,8 +5,8 @@
 //! "one owner" is read from the agent's side and not from Frontdesk's own word. Tests that choose
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
-mod full;
 mod carry;
+mod full;
 mod homes;
 mod idle;
 mod kills;
