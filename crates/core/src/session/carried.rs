@@ -77,8 +77,10 @@ pub struct Carried {
 /// What was handled before and may come again.
 #[derive(Debug)]
 pub(super) struct Again {
+    /// Records reach up to this place in the output.
     until: Option<(u64, u32)>,
-    answered: BTreeSet<Box<str>>,
+    /// Requests of the agent that were answered, or are open, by hop.
+    known: BTreeSet<Box<str>>,
 }
 
 #[derive(Deserialize)]
@@ -131,10 +133,13 @@ impl Session {
         let mut session = Self::cold(view, limits, now);
         session.phase = Phase::Live;
         session.facts = facts;
-        session.again = Some(Again { until: ends.last, answered });
+        // What is open now may be settled before it is read again.
+        let mut known = answered;
+        known.extend(owed.iter().map(|(hop, _)| hop.clone()));
+        session.again = Some(Again { until: ends.last, known });
         session.answer_settled(&ends.settled);
         session.restore_asks(&ends.asks, &owed);
-        session.restore_passes(owed);
+        session.restore_passes(&ends, owed);
         let mut sent = Vec::new();
         session.restore_turn(&ends, &requests, cancelled, &mut sent);
         session.restore_forwards(&requests, &mut sent);
@@ -149,12 +154,7 @@ impl Session {
         let Some(again) = &self.again else { return false };
         match message {
             // A record behind it does not tell that its own effect was carried out.
-            Message::Request(_) => {
-                let hop = at.source.hop();
-                self.asks.contains_key(&hop)
-                    || self.passes.contains_key(&hop)
-                    || again.answered.contains(&hop)
-            }
+            Message::Request(_) => again.known.contains(&at.source.hop()),
             Message::Notification(_) => self.is_covered(Some(&at.source)),
             Message::Response(_) => false,
         }
@@ -181,11 +181,7 @@ impl Session {
                 }
                 _ => None,
             };
-            let hop: Box<str> = asked.hop.into();
-            if let Some(again) = &mut self.again {
-                again.answered.insert(hop.clone());
-            }
-            self.out.push(Effect::Settle { hop, frame });
+            self.out.push(Effect::Settle { hop: asked.hop.into(), frame });
         }
     }
 
@@ -196,6 +192,9 @@ impl Session {
             let hop: Box<str> = asked.hop.into();
             if !owed.iter().any(|(other, _)| *other == hop) {
                 self.out.push(Effect::Owe { hop: hop.clone(), frame: None });
+                if let Some(again) = &mut self.again {
+                    again.known.insert(hop.clone());
+                }
             }
             let elicitation = &*frame.method == "elicitation/create";
             // A question about a client's own request is for that client, which is gone.
@@ -208,10 +207,13 @@ impl Session {
     }
 
     /// Files, terminals, extensions: what a client may have acted on is asked of nobody else.
-    fn restore_passes(&mut self, owed: Vec<(Box<str>, Option<Bytes>)>) {
+    fn restore_passes(&mut self, ends: &Ends, owed: Vec<(Box<str>, Option<Bytes>)>) {
+        let is_settled = |hop: &str| {
+            let hop_of = |opened| serde_json::from_slice::<Asked<'_>>(opened).map(|it| it.hop);
+            ends.settled.iter().any(|(opened, _)| hop_of(opened).is_ok_and(|it| it == hop))
+        };
         for (hop, frame) in owed {
-            let is_settled = self.again.as_ref().is_some_and(|it| it.answered.contains(&hop));
-            if self.asks.contains_key(&hop) || is_settled {
+            if self.asks.contains_key(&hop) || is_settled(&hop) {
                 continue;
             }
             match frame.map(Message::parse) {

@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,7 +14,7 @@ use super::{
     eventually, home_processes, log, native, new_session, nothing_runs, of_kind, openings, place,
     same, seen, status, store, stored, told, turn,
 };
-use crate::acp::{Acp, Ask, Reply, prompt};
+use crate::acp::{Acp, Ask, Reply};
 use crate::desk::Desk;
 
 /// Rounds of a test that kills at random; `FRONTDESK_FAULT_ROUNDS` sets another number.
@@ -198,6 +197,7 @@ fn runs_once(desk: &mut Desk, session: &str, id: &str, text: &str) {
     let prompts = stored(&store(desk), id);
     let heard = prompts.iter().filter(|line| line.to_string().contains("say second")).count();
     assert_eq!(heard, 1, "the agent heard it once");
+    two.ok("session/resume", place(desk, Some(session)));
     turn(&mut two, session, "say third");
     assert_eq!(openings(&store(desk), id).len(), 1);
 }
@@ -265,7 +265,9 @@ fn an_answer_that_is_recorded_and_was_not_sent_is_sent_by_the_next_daemon() {
     // A daemon that comes after that sends nothing again.
     kill_daemon(&mut desk, &mut [&mut two]);
     desk.start();
-    turn(&mut client(&desk), &session, "say again");
+    let mut three = client(&desk);
+    three.ok("session/resume", place(&desk, Some(&session)));
+    turn(&mut three, &session, "say again");
 }
 
 #[test]
@@ -381,16 +383,13 @@ fn a_cancel_that_was_passed_on_runs_its_grace_in_the_next_daemon() {
     let mut one = client(&desk);
     let session = new_session(&desk, &mut one);
     let from = one.mark();
-    let hanging = begin_prompt(&mut one, &session, "say I hang\nhang");
+    begin_prompt(&mut one, &session, "say I hang\nhang");
     one.wait_update(&session, from, "the turn", |it| it["content"]["text"] == "I hang");
     one.notify("session/cancel", json!({ "sessionId": session }));
     let ledger = only_instance(&desk, "data").join("ledger.jsonl");
     eventually("the cancel in the ledger", SOON, || {
         fs::read_to_string(&ledger).is_ok_and(|text| text.contains("session/cancel"))
     });
-    if one.is_answered(hanging) {
-        return; // The machine was too slow for this test to mean anything.
-    }
     kill_daemon(&mut desk, &mut [&mut one]);
     desk.start();
     let mut two = client(&desk);

@@ -1,0 +1,547 @@
+//! A daemon that dies at any step against one that never does: the journals are the same in the end,
+//! the agent hears each prompt and each answer once.
+//!
+//! The world is a lane, a ledger, a holder and an agent in small. Every write and every send is a
+//! step, and a crash may come before any of them; then all that was in memory is gone.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What the agent does in a turn, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Chunk,
+    /// Asks people and waits for the answer.
+    Ask,
+    /// Asks people and goes on; waits at the end of its turn.
+    AskAndGoOn,
+    /// Reads a file through a client.
+    Read,
+    /// Writes a file through a client.
+    Write,
+    /// Takes its last question back.
+    Withdraw,
+    /// Sends something that becomes no record.
+    Other,
+}
+
+/// One line of the ledger.
+#[derive(Clone, Debug)]
+enum Line {
+    Request { number: u64, turn: Option<Box<str>>, id: Box<str>, method: Box<str>, frame: Bytes },
+    Done(u64),
+    Owed(Box<str>, Option<Bytes>),
+    Settled { hop: Box<str>, sent: Option<(u64, Bytes)> },
+    Notified { number: u64, frame: Bytes },
+}
+
+/// The agent and its holder: what outlives a daemon.
+struct Agent {
+    script: Vec<Vec<Act>>,
+    /// Highest input number that was accepted.
+    last: u64,
+    /// All output: offset behind each frame, and its text.
+    output: Vec<(u64, String)>,
+    prompt: Option<(String, VecDeque<Act>)>,
+    prompts: usize,
+    next_id: u64,
+    waits: BTreeSet<u64>,
+    stands_at: Option<u64>,
+    asked: Vec<u64>,
+}
+
+impl Agent {
+    fn hear(&mut self, number: u64, frame: &Bytes) {
+        if number <= self.last {
+            return;
+        }
+        self.last = number;
+        match Message::parse(frame.clone()).unwrap() {
+            Message::Request(frame) => {
+                assert!(self.prompt.is_none(), "two prompts at once");
+                let acts = self.script[self.prompts].clone();
+                self.prompts += 1;
+                self.prompt = Some((frame.id().unwrap().to_owned(), acts.into()));
+            }
+            Message::Response(frame) => {
+                let id: u64 = frame.id().unwrap().parse().unwrap();
+                assert!(self.waits.remove(&id), "answered twice or never asked: {id}");
+                self.asked.retain(|asked| *asked != id);
+            }
+            Message::Notification(_) => {}
+        }
+        self.work();
+    }
+
+    fn say(&mut self, text: String) {
+        let end = self.output.last().map_or(0, |(end, _)| *end) + text.len() as u64 + 1;
+        self.output.push((end, text));
+    }
+
+    fn ask(&mut self, method: &str, more: &str) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.waits.insert(id);
+        self.say(format!(
+            r#"{{"id":{id},"method":"{method}","params":{{"sessionId":"n"{more}}}}}"#
+        ));
+        id
+    }
+
+    fn work(&mut self) {
+        const CHOICES: &str = r#","options":[{"optionId":"yes"}]"#;
+        while let Some((prompt, mut acts)) = self.prompt.take() {
+            if self.stands_at.is_some_and(|id| self.waits.contains(&id)) {
+                self.prompt = Some((prompt, acts));
+                return;
+            }
+            let Some(act) = acts.pop_front() else {
+                if self.waits.is_empty() {
+                    self.say(format!(r#"{{"id":{prompt},"result":{{"stopReason":"end_turn"}}}}"#));
+                } else {
+                    self.prompt = Some((prompt, acts));
+                }
+                return;
+            };
+            self.prompt = Some((prompt, acts));
+            match act {
+                Act::Chunk => {
+                    let at = self.output.len();
+                    self.say(format!(r#"{{"method":"session/update","params":{{"sessionId":"n","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"{at}"}}}}}}}}"#));
+                }
+                Act::Ask => self.stands_at = Some(self.ask("session/request_permission", CHOICES)),
+                Act::AskAndGoOn => {
+                    let id = self.ask("session/request_permission", CHOICES);
+                    self.asked.push(id);
+                }
+                Act::Read => {
+                    self.stands_at = Some(self.ask("fs/read_text_file", r#","path":"/x""#))
+                }
+                Act::Write => {
+                    self.stands_at =
+                        Some(self.ask("fs/write_text_file", r#","path":"/x","content":"y""#));
+                }
+                Act::Withdraw => {
+                    if let Some(id) = self.asked.pop() {
+                        self.say(format!(r#"{{"method":"$/cancel_request","params":{{"sessionId":"n","requestId":{id}}}}}"#));
+                    }
+                }
+                Act::Other => {
+                    self.say(r#"{"method":"_x/note","params":{"sessionId":"n"}}"#.to_owned());
+                }
+            }
+        }
+    }
+}
+
+/// The daemon is dead.
+#[derive(Debug)]
+struct Crashed;
+
+struct Desk {
+    // What outlives a daemon.
+    journal: Vec<Record>,
+    ledger: Vec<Line>,
+    agent: Agent,
+    /// What was acknowledged, and what was before that: the last word may be lost.
+    acked: [u64; 2],
+    // Memory.
+    session: Session,
+    /// Sent and not yet with the holder.
+    wire: VecDeque<(u64, Bytes)>,
+    tags: BTreeMap<u64, Tag>,
+    next: u64,
+    read_to: u64,
+    hops: BTreeMap<Box<str>, String>,
+    conn: u64,
+    // The fault.
+    steps: u64,
+    crash_at: Option<u64>,
+    luck: u64,
+}
+
+impl Desk {
+    fn new(script: Vec<Vec<Act>>) -> Self {
+        let agent = Agent {
+            script,
+            last: 0,
+            output: Vec::new(),
+            prompt: None,
+            prompts: 0,
+            next_id: 0,
+            waits: BTreeSet::new(),
+            stands_at: None,
+            asked: Vec::new(),
+        };
+        let mut desk = Self {
+            journal: Vec::new(),
+            ledger: Vec::new(),
+            agent,
+            acked: [0, 0],
+            session: Bench::cold(View::default()).session,
+            wire: VecDeque::new(),
+            tags: BTreeMap::new(),
+            next: 1,
+            read_to: 0,
+            hops: BTreeMap::new(),
+            conn: 1,
+            steps: 0,
+            crash_at: None,
+            luck: 1,
+        };
+        let answer = frame(r#"{"id":"x","result":{"sessionId":"n"}}"#);
+        let born = Born {
+            client: able(1),
+            id: "1".into(),
+            spelling: "key".into(),
+            answer,
+            agent: "a".into(),
+            facts: facts(),
+            cwd: "/w".into(),
+            additional_directories: Vec::new(),
+            parameters: "{}".into(),
+            forked_from: None,
+        };
+        let effects = desk.handle(Input::Born(Box::new(born)));
+        desk.carry_out(effects).unwrap();
+        desk
+    }
+
+    fn handle(&mut self, input: Input) -> Vec<Effect> {
+        self.session.handle(input, Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 })
+    }
+
+    /// A choice of the world's.
+    fn chance(&mut self, bound: u64) -> u64 {
+        self.luck = self.luck.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.luck >> 33) % bound
+    }
+
+    /// Something that lasts is about to happen.
+    fn step(&mut self) -> Result<(), Crashed> {
+        self.steps += 1;
+        if self.crash_at == Some(self.steps) { Err(Crashed) } else { Ok(()) }
+    }
+
+    fn note(&mut self, line: Line) -> Result<(), Crashed> {
+        self.step()?;
+        self.ledger.push(line);
+        Ok(())
+    }
+
+    fn send(&mut self, number: u64, frame: Bytes) -> Result<(), Crashed> {
+        self.step()?;
+        self.wire.push_back((number, frame));
+        Ok(())
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// As the lane does: what is appended up to a sync is written before anything else of it.
+    fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), Crashed> {
+        let mut rest: VecDeque<Effect> = effects.into();
+        while !rest.is_empty() {
+            let end =
+                rest.iter().position(|e| matches!(e, Effect::Sync)).map_or(rest.len(), |at| at + 1);
+            let segment: Vec<Effect> = rest.drain(..end).collect();
+            for effect in &segment {
+                if let Effect::Append(record) = effect {
+                    self.step()?;
+                    assert_eq!(record.seq, self.journal.len() as u64 + 1);
+                    self.journal.push(record.clone());
+                }
+            }
+            for effect in segment {
+                self.perform(effect)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, effect: Effect) -> Result<(), Crashed> {
+        match effect {
+            Effect::Send { tag, frame, turn, .. } => {
+                let number = self.number();
+                let id: Box<str> = frame.id().unwrap().into();
+                let text = frame.spliced(Some(&number.to_string()), Some("\"n\""));
+                let method = frame.method.clone();
+                self.note(Line::Request { number, turn, id, method, frame: text.clone() })?;
+                self.tags.insert(number, tag);
+                self.send(number, text)
+            }
+            Effect::Notify(frame) => {
+                let number = self.number();
+                self.note(Line::Notified { number, frame: frame.clone() })?;
+                self.send(number, frame)
+            }
+            Effect::Owe { hop, frame } => self.note(Line::Owed(hop, frame)),
+            Effect::Settle { hop, frame: None } => self.note(Line::Settled { hop, sent: None }),
+            Effect::Settle { hop, frame: Some(frame) } => {
+                let number = self.number();
+                let sent = Some((number, frame.clone()));
+                self.note(Line::Settled { hop, sent })?;
+                self.send(number, frame)
+            }
+            Effect::Tell { conn, frame, hop: Some(hop) } if conn.0 == self.conn => {
+                self.hops.insert(hop, method(&frame));
+                Ok(())
+            }
+            Effect::Forget { hop, .. } => {
+                self.hops.remove(&hop);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The next thing that somebody does; `false` if nobody has anything to do.
+    fn go(&mut self) -> Result<bool, Crashed> {
+        // The client asks for everything first, each thing once.
+        let asked = self.session.view().turn_count as usize
+            + usize::from(self.session.view().open_turn.is_some())
+            + self.session.view().queued_turns.len();
+        if asked < self.agent.script.len() {
+            let frame = prompt(&asked.to_string(), &format!("p{asked}"));
+            let effects = self.handle(Input::Prompt { conn: ConnId(self.conn), frame });
+            self.carry_out(effects)?;
+            return Ok(true);
+        }
+        while let Some((number, frame)) = self.wire.pop_front() {
+            self.agent.hear(number, &frame);
+        }
+        if self.read_some()? {
+            return Ok(true);
+        }
+        // Files first, since a crash answers for a client that may have written one.
+        let files = self.hops.iter().find(|(_, method)| method.starts_with("fs/"));
+        let Some(hop) = files.or(self.hops.iter().next()).map(|(hop, _)| hop.clone()) else {
+            return Ok(false);
+        };
+        self.hops.remove(&hop);
+        let answer = frame(
+            r#"{"id":"h","result":{"content":"c","outcome":{"outcome":"selected","optionId":"yes"}}}"#,
+        );
+        let effects = self.handle(Input::Answer { conn: ConnId(self.conn), hop, frame: answer });
+        self.carry_out(effects)?;
+        Ok(true)
+    }
+
+    /// Reads a few frames as one batch, and acknowledges them when all is done.
+    fn read_some(&mut self) -> Result<bool, Crashed> {
+        let count = 1 + self.chance(4);
+        let next: Vec<(u64, String)> = self
+            .agent
+            .output
+            .iter()
+            .filter(|(end, _)| *end > self.read_to)
+            .take(usize::try_from(count).unwrap())
+            .cloned()
+            .collect();
+        let Some((last, _)) = next.last().cloned() else { return Ok(false) };
+        let mut effects = Vec::new();
+        let mut done = Vec::new();
+        for (end, text) in next {
+            let source = Source { instance: InstanceId("i".into()), end, part: 0 };
+            let at = Position { source };
+            let message = Message::parse(Bytes::from(text)).unwrap();
+            if let Message::Response(frame) = message {
+                let number: u64 = frame.id().unwrap().parse().unwrap();
+                // An answer that was dealt with before is late.
+                let Some(tag) = self.tags.remove(&number) else { continue };
+                effects.extend(self.handle(Input::AgentAnswer { tag, frame, at }));
+                done.push(number);
+            } else {
+                effects.extend(self.handle(Input::Agent { message, at, about: None }));
+            }
+        }
+        self.read_to = last;
+        self.carry_out(effects)?;
+        for number in done {
+            self.note(Line::Done(number))?;
+        }
+        self.step()?;
+        self.acked = [self.acked[1], last];
+        Ok(true)
+    }
+
+    /// Everything in memory is gone; the next daemon takes up what lasts.
+    fn take_up(&mut self) -> Result<(), Crashed> {
+        // Some of what was on its way had arrived, and in order.
+        for _ in 0..self.chance(self.wire.len() as u64 + 1) {
+            if let Some((number, frame)) = self.wire.pop_front() {
+                self.agent.hear(number, &frame);
+            }
+        }
+        self.wire.clear();
+        self.tags.clear();
+        self.hops.clear();
+        let from = self.acked[usize::from(self.chance(2) == 0)];
+        self.acked = [from, from];
+        self.read_to = from;
+        let (parts, unsent) = self.balance();
+        self.conn += 10;
+        for (number, frame) in unsent {
+            self.send(number, frame)?;
+        }
+        let mut view = View::default();
+        view.extend(&self.journal);
+        let mut ends = Ends::new("i", parts.owed.iter().map(|(hop, _)| hop.clone()).collect());
+        ends.extend(&self.journal);
+        assert!(ends.is_loaded());
+        let parts = Carry { ends, ..parts };
+        let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 };
+        let carried = Session::carried(view, parts, Arc::new(Limits::default()), now);
+        self.session = carried.session;
+        self.tags = carried.sent.into_iter().map(|(tag, number)| (number, tag)).collect();
+        // Tags of what is sent now come with the effects.
+        self.carry_out(carried.effects)?;
+        let attach = Attach {
+            client: able(self.conn),
+            id: "7".into(),
+            how: How::Resume,
+            spelling: "key".into(),
+            params: Bytes::from_static(b"{}"),
+        };
+        let effects = self.handle(Input::Attach(attach));
+        self.carry_out(effects)
+    }
+
+    /// What the ledger adds up to: what the machine needs, and what the holder lacks.
+    fn balance(&mut self) -> (Carry, Vec<(u64, Bytes)>) {
+        let mut carry = Carry { facts: facts(), ..Carry::default() };
+        let mut unsent = Vec::new();
+        let mut done = BTreeSet::new();
+        self.next = self.agent.last + 1;
+        for line in self.ledger.clone() {
+            let sent = match line {
+                Line::Request { number, turn, id, method, frame } => {
+                    let params = Bytes::new();
+                    carry.requests.push(SentRequest { number, turn, id, method, params });
+                    Some((number, frame))
+                }
+                Line::Done(number) => {
+                    done.insert(number);
+                    None
+                }
+                Line::Owed(hop, frame) => {
+                    carry.owed.push((hop, frame));
+                    None
+                }
+                Line::Settled { hop, sent } => {
+                    carry.owed.retain(|(other, _)| *other != hop);
+                    carry.answered.insert(hop);
+                    sent
+                }
+                Line::Notified { number, frame } => Some((number, frame)),
+            };
+            if let Some((number, frame)) = sent {
+                self.next = self.next.max(number + 1);
+                if number > self.agent.last {
+                    unsent.push((number, frame));
+                }
+            }
+        }
+        carry.requests.retain(|request| !done.contains(&request.number));
+        (carry, unsent)
+    }
+
+    /// To the end, through these crashes: each so many steps after the one before.
+    fn run(&mut self, crashes: &[u64]) {
+        let mut crashes = crashes.iter();
+        let mut is_down = false;
+        self.crash_at = crashes.next().map(|after| self.steps + after);
+        for _ in 0..10_000 {
+            let went = if is_down { self.take_up().map(|()| true) } else { self.go() };
+            match went {
+                Ok(false) => return,
+                Ok(true) => is_down = false,
+                Err(Crashed) => {
+                    is_down = true;
+                    self.crash_at = crashes.next().map(|after| self.steps + after);
+                }
+            }
+        }
+        panic!("it never ends: {:?}", self.agent.waits);
+    }
+}
+
+/// The same client however often it comes back: its key and name are in records.
+fn able(conn: u64) -> Client {
+    let can = ClientAbilities { read_text_file: true, write_text_file: true, ..client(1).can };
+    Client { conn: ConnId(conn), can, ..client(1) }
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => Just(Act::Chunk),
+        2 => Just(Act::Ask),
+        2 => Just(Act::AskAndGoOn),
+        2 => Just(Act::Read),
+        1 => Just(Act::Write),
+        1 => Just(Act::Withdraw),
+        1 => Just(Act::Other),
+    ]
+}
+
+/// The records as lines, so that a difference can be read.
+fn lines(journal: &[Record]) -> Vec<String> {
+    let line = |record: &Record| {
+        let mut line = Vec::new();
+        record.write_line(&mut line);
+        String::from_utf8(line).unwrap()
+    };
+    journal.iter().map(line).collect()
+}
+
+fn same_in_the_end(script: &[Vec<Act>], crashes: &[u64], luck: u64) {
+    let mut calm = Desk::new(script.to_vec());
+    calm.run(&[]);
+    let mut rough = Desk::new(script.to_vec());
+    rough.luck = luck;
+    rough.run(crashes);
+    for desk in [&calm, &rough] {
+        assert_eq!(desk.agent.prompts, script.len(), "each prompt was heard once");
+        assert!(desk.agent.waits.is_empty() && desk.agent.prompt.is_none());
+        assert_eq!(desk.session.view().turn_count, script.len() as u64);
+        assert!(desk.session.asks.is_empty() && desk.session.passes.is_empty());
+    }
+    assert_eq!(lines(&rough.journal), lines(&calm.journal));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_daemon_that_dies_leaves_the_journal_of_one_that_does_not(
+        script in proptest::collection::vec(proptest::collection::vec(act(), 0..7), 1..4),
+        crashes in proptest::collection::vec(1..40_u64, 0..6),
+        luck in any::<u64>(),
+    ) {
+        same_in_the_end(&script, &crashes, luck);
+    }
+}
+
+#[test]
+fn a_crash_at_every_single_step_is_survived() {
+    use Act::{Ask, AskAndGoOn, Chunk, Other, Read, Withdraw, Write};
+    let script = [
+        vec![Chunk, Ask, Chunk, Read, AskAndGoOn, Chunk, Withdraw, Other, Chunk],
+        vec![AskAndGoOn, AskAndGoOn, Write, Chunk],
+        vec![],
+    ];
+    let mut calm = Desk::new(script.to_vec());
+    calm.run(&[]);
+    assert!(calm.steps > 60, "{}", calm.steps);
+    for at in 1..=calm.steps {
+        for luck in 0..4 {
+            same_in_the_end(&script, &[at], luck);
+            same_in_the_end(&script, &[at, 1 + luck], luck);
+        }
+    }
+}
