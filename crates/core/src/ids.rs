@@ -22,6 +22,12 @@ impl Key {
         Self(uuid)
     }
 
+    /// The UUID.
+    #[must_use]
+    pub const fn uuid(self) -> Uuid {
+        self.0
+    }
+
     /// The instant a version 7 key carries, in milliseconds since the Unix epoch; `None` for other
     /// versions.
     #[must_use]

@@ -3,6 +3,7 @@
 //! Everything here is computable from its arguments; `frontdesk` does the waiting.
 
 pub mod agent;
+pub mod copy;
 pub mod envelope;
 pub mod errors;
 pub mod fold;
@@ -13,8 +14,11 @@ pub mod limits;
 pub mod lines;
 pub mod methods;
 pub mod msp;
+pub mod names;
+pub mod policy;
 pub mod record;
 pub mod render;
 pub mod route;
 pub mod session;
 pub mod status;
+pub mod workspace;

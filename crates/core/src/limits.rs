@@ -103,12 +103,24 @@ limits! {
     commit_queue_bytes: u64 = 256 << 20;
     /// Journals kept open at once; others are opened again when they are written to.
     journal_files: u32 = 256;
+    /// Changed sessions that wait to be written to the index; an agent's list waits beyond them.
+    index_rows: u32 = 4096;
+    /// Changes are gathered for this long before they are written to the index, in milliseconds.
+    index_delay_ms: u64 = 200;
+    /// Longest wait for an index that is being made, before a list is refused or an id is called unknown, in milliseconds.
+    index_wait_ms: u64 = 5_000;
+    /// Passages of transcripts that one search looks at, newest first, as rows of the index.
+    search_rows: u32 = 10_000;
     /// Room set aside on the disk, in bytes, so that cancel and close work while it is full.
     reserve_bytes: u64 = 4 << 20;
     /// A snapshot is written beside a journal each time it has grown by so many bytes.
     snapshot_every_bytes: u64 = 8 << 20;
     /// Messages waiting in one session's lane.
     lane_messages: u32 = 1024;
+    /// Repositories watched for their branch at once; others are looked at from time to time.
+    watched_folders: u32 = 512;
+    /// How often a folder that is not watched is looked at for its branch, in milliseconds.
+    branch_poll_ms: u64 = 5_000;
 }
 
 #[cfg(test)]
@@ -127,6 +139,7 @@ mod tests {
             "connections",
             "frames",
             "files",
+            "folders",
             "rows",
             "pages",
             "lines",

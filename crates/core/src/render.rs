@@ -82,7 +82,7 @@ impl Renderer {
             Kind::Update | Kind::Imported | Kind::TurnLate => {
                 out.push(Shown { to: self.audience(record), frame: update_frame(&record.data) });
             }
-            Kind::Note => {
+            Kind::Note | Kind::Damage => {
                 if let Some(frame) = note_frame(record, native) {
                     out.push(Shown { to: Audience::All, frame });
                 }
@@ -106,7 +106,6 @@ impl Renderer {
             | Kind::InteractionSettled
             | Kind::Command
             | Kind::Subagent
-            | Kind::Damage
             | Kind::Unknown(_) => {}
         }
     }

@@ -135,6 +135,8 @@ pub struct Facts {
     pub heard: Option<Heard>,
     /// Agents that could not be asked.
     pub unreachable: Vec<String>,
+    /// Our own table may lack sessions: the index is being made or compared with the journals.
+    pub incomplete: bool,
     /// Name of the session's agent.
     pub agent: Option<String>,
     /// Age of what is said, in milliseconds.
@@ -208,6 +210,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         held_by,
         heard,
         unreachable,
+        incomplete,
         agent,
         age_ms,
         keys,
@@ -243,7 +246,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
     } else if heard == Some(Heard::Cold) {
         meta.source = Source::Agent;
         false
-    } else if !unreachable.is_empty() {
+    } else if incomplete || !unreachable.is_empty() {
         meta.source = Source::None;
         meta.unreachable = unreachable;
         false
@@ -288,6 +291,7 @@ mod tests {
         let gone = Facts { recorded: true, resumable: Some(false), ..Facts::default() };
         let heard = |heard| Facts { heard: Some(heard), ..Facts::default() };
         let unreachable = Facts { unreachable: vec!["x".into()], ..Facts::default() };
+        let incomplete = Facts { incomplete: true, ..Facts::default() };
         let table = [
             (loaded, true, Source::Owner),
             (moving, true, Source::Owner),
@@ -296,6 +300,7 @@ mod tests {
             (heard(Heard::Loaded), true, Source::Agent),
             (heard(Heard::Cold), false, Source::Agent),
             (unreachable, false, Source::None),
+            (incomplete, false, Source::None),
         ];
         for (facts, is_loaded, source) in table {
             let answer = answer("s", facts.clone()).unwrap();

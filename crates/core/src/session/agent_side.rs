@@ -81,7 +81,12 @@ impl Session {
         }
         let late = self.stuck.is_some() && self.turn.is_none();
         let kind = if late { Kind::TurnLate } else { Kind::Update };
+        let titles = self.is_named() && crate::names::is_title(&stored_params(&data));
         self.append_update(kind, at.source.clone(), data, frame);
+        if titles {
+            // The agent's own title went through as it came; the name that a person gave stands.
+            self.show_name();
+        }
     }
 }
 

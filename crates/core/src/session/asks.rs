@@ -1,6 +1,7 @@
 //! Interactions: questions from the agent to people. The first valid answer wins, the rest are
 //! withdrawn; an error, a disconnect or a word nobody knows is not an answer; with nobody attached
-//! the question waits and is asked again on attach. Source: ACP v1 "Requesting permission".
+//! the question waits and is asked again on attach. What the session's policy answers is not asked.
+//! Source: ACP v1 "Requesting permission".
 
 use std::collections::BTreeSet;
 
@@ -11,6 +12,7 @@ use super::{Effect, Session};
 use crate::envelope::{Frame, Message, quote};
 use crate::errors::{Code, WireError};
 use crate::ids::ConnId;
+use crate::policy::ruling;
 use crate::record::Kind;
 
 /// `reason` of a question that its agent took back.
@@ -99,12 +101,45 @@ impl Session {
         let asked = BTreeSet::new();
         let ask = Ask { interaction, frame, hop: hop.clone(), asked, elicitation, only };
         self.asks.insert(hop.clone(), ask);
+        self.active();
+        if self.rule(&hop) {
+            return;
+        }
         let live: Vec<ConnId> =
             self.clients.iter().filter(|(_, a)| a.live).map(|(conn, _)| *conn).collect();
         for conn in live {
             self.offer(conn, &hop);
         }
-        self.active();
+    }
+
+    /// Has the policy settle an open question, if it does; says whether it did.
+    fn rule(&mut self, hop: &str) -> bool {
+        let Some(mode) = self.view.policy.as_ref().map(|policy| policy.mode) else { return false };
+        let ruling = self.asks.get(hop).and_then(|ask| {
+            let is_permission = &*ask.frame.method == "session/request_permission";
+            is_permission.then(|| ruling(mode, ask.frame.params()?)).flatten()
+        });
+        let Some(answer) = ruling else { return false };
+        let Some(ask) = self.asks.remove(hop) else { return false };
+        let data = format!(
+            r#"{{"interaction":{},"outcome":"answered","by":{{"policy":{}}},"answer":{answer}}}"#,
+            quote(&ask.interaction),
+            quote(mode.as_str()),
+        );
+        self.append(Kind::InteractionSettled, None, bytes::Bytes::from(data));
+        self.out.push(Effect::Sync);
+        let id = ask.frame.id().unwrap_or("null");
+        self.settle_owed(&ask.hop, Frame::success(id, &answer));
+        self.withdraw(&ask, None);
+        true
+    }
+
+    /// The policy has changed: what is open is settled by the new one.
+    pub(super) fn rule_open_asks(&mut self) {
+        let open: Vec<Box<str>> = self.asks.keys().cloned().collect();
+        for hop in open {
+            self.rule(&hop);
+        }
     }
 
     /// Asks a client that has just come everything that is open.

@@ -154,6 +154,7 @@ impl Session {
         for (id, frame) in owed {
             self.answer(conn, &id, frame);
         }
+        self.tell_name(conn);
         self.tell_running_turn(conn);
         self.offer_open_asks(conn);
         self.offer_waiting_passes(conn);

@@ -139,6 +139,8 @@ impl Session {
         session.again = Some(Again { until: ends.last, known });
         session.answer_settled(&ends.settled);
         session.restore_asks(&ends.asks, &owed);
+        // The policy may have been about to settle what is open.
+        session.rule_open_asks();
         session.restore_passes(&ends, owed);
         let mut sent = Vec::new();
         session.restore_turn(&ends, &requests, cancelled, &mut sent);
@@ -276,6 +278,8 @@ impl Session {
         match (number, prompted.queued(self.native())) {
             (Some(number), _) => sent.push((tag, number)),
             (None, Some(Queued { turn, client, frame, .. })) => {
+                let earlier = self.view.first_user_prompt.clone().filter(|_| self.view.items > 1);
+                self.allocate_name(earlier.as_deref(), prompted.prompt.get());
                 self.out.push(Effect::Send { tag, frame, client, turn: Some(turn.into()) });
             }
             (None, None) => {

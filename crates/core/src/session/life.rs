@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::types::{AgentFacts, Born, CloseWhy, OpenMode, StartFailure};
+use super::made::{Born, First};
+use super::types::{AgentFacts, CloseWhy, OpenMode, StartFailure};
 use super::{Attachment, Effect, How, Input, Phase, Session};
 use crate::envelope::{Frame, quote};
 use crate::errors::{Code, WireError, not_found_as_asked};
@@ -23,8 +24,7 @@ pub(super) enum Replay {
 
 impl Session {
     pub(super) fn born(&mut self, born: Born) {
-        let Born { client, id, spelling, answer, facts, parameters, .. } = born;
-        let conn = client.conn;
+        let Born { by, client_info, first, answer, facts, parameters, forked_from, .. } = born;
         self.epoch = facts.epoch;
         self.facts = facts;
         self.phase = Phase::Live;
@@ -40,11 +40,16 @@ impl Session {
             "nativeId": native,
             "cwd": born.cwd,
             "additionalDirectories": born.additional_directories,
-            "by": { "client": &*client.key, "name": &*client.name },
+            "by": { "client": &*by.client, "name": &*by.name },
             "result": result,
         });
-        if let Some(from) = &born.forked_from {
-            created["forkedFrom"] = json!(from);
+        match &forked_from {
+            Some(from) => created["forkedFrom"] = json!(from),
+            None => {
+                if let Some(info) = &client_info {
+                    created["clientInfo"] = json!(info);
+                }
+            }
         }
         self.append_json(Kind::Created, &created);
         self.append_json(
@@ -52,7 +57,27 @@ impl Session {
             &json!({ "agent": born.agent, "instance": self.facts.instance, "how": "new" }),
         );
         self.append(Kind::Parameters, None, bytes::Bytes::from(parameters));
+        self.begin_policy(born.approval);
+        self.newborn = first.map(|first| Box::new((first, answer)));
+        self.active();
+        if forked_from.is_none() {
+            self.admit_newborn();
+        }
+    }
+
+    /// A piece of its parent's history, for a fork.
+    pub(super) fn copied(&mut self, items: Vec<bytes::Bytes>) {
+        for data in items {
+            self.append(Kind::Imported, None, data);
+        }
+    }
+
+    /// All that a new session begins with is written: whoever asked for it is answered.
+    pub(super) fn admit_newborn(&mut self) {
         self.out.push(Effect::Sync);
+        let Some(newborn) = self.newborn.take() else { return };
+        let (First { client, id, spelling }, answer) = *newborn;
+        let conn = client.conn;
         self.answer(conn, &id, answer.spliced(Some(&id), Some(&quote(&spelling))));
         let attachment = Attachment {
             client,
@@ -65,7 +90,6 @@ impl Session {
             again: None,
         };
         self.clients.insert(conn, attachment);
-        self.active();
     }
 
     pub(super) fn opening(&mut self, facts: AgentFacts, mode: OpenMode) {
@@ -103,6 +127,7 @@ impl Session {
         // A daemon that reads the replay again knows by the source that it is over.
         let src = self.replayed.take();
         self.append(Kind::Loaded, src, bytes::Bytes::from(loaded.to_string()));
+        self.begin_policy(None);
         self.out.push(Effect::Sync);
         let waiting: Vec<ConnId> =
             self.clients.iter().filter(|(_, a)| a.waiting).map(|(conn, _)| *conn).collect();

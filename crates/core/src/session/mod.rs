@@ -4,16 +4,19 @@
 //! must be written before what is shown. The daemon's lane feeds it and carries out its effects in
 //! order. Twin of `frontdesk::session`: the rule here, the act there.
 //!
-//! Rooms: [`types`] what goes in and out; `attach` clients; `turns` prompts and cancel; `asks`
-//! questions to people; `ends` and `carried` what a later daemon takes up; `passes` other requests of the agent; `agent_side` what an agent sends;
-//! `life` starting, closing and ending.
+//! Rooms: [`types`] what goes in and out, [`made`] of it what makes a session; `attach` clients;
+//! `turns` prompts and cancel; `asks` questions to people; `passes` other requests of the agent;
+//! `agent_side` what an agent sends; `life` starting, closing and ending; `keep` what is kept about a
+//! session besides its turns; `ends` and `carried` what a later daemon takes up.
 
 mod agent_side;
 mod asks;
 mod attach;
 mod carried;
 mod ends;
+mod keep;
 mod life;
+pub mod made;
 mod passes;
 mod turns;
 pub mod types;
@@ -37,10 +40,11 @@ use carried::Again;
 pub use carried::{Carried, Carry, SentRequest};
 pub use ends::Ends;
 use life::Replay;
+pub use made::{Born, By, First, Rename};
 use passes::Pass;
 use turns::{Forward, Queued, Stuck, Turn};
 pub use types::{
-    AgentFacts, Attach, Born, Client, CloseWhy, Effect, How, Input, Now, OpenMode, Position,
+    AgentFacts, Attach, Client, CloseWhy, Effect, How, Input, Now, OpenMode, Position,
     StartFailure, Tag,
 };
 
@@ -106,6 +110,8 @@ pub struct Session {
     replayed: Option<Source>,
     renderer: Renderer,
     closers: Vec<(ConnId, Box<str>)>,
+    /// A fork whose history is still being copied: whom it is told, and the agent's answer.
+    newborn: Option<Box<(First, Frame)>>,
     active_ms: u64,
     stopping: Option<u64>,
     next_tag: u64,
@@ -139,6 +145,7 @@ impl Session {
             replayed: None,
             renderer: Renderer::default(),
             closers: Vec::new(),
+            newborn: None,
             active_ms: now.mono_ms,
             stopping: None,
             next_tag: 1,
@@ -181,6 +188,12 @@ impl Session {
             Input::Unload { why } => self.unload(why),
             Input::Stop { grace_ms } => self.stop(grace_ms),
             Input::Born(born) => self.born(*born),
+            Input::Copied { items } => self.copied(items),
+            Input::CopyEnded => self.admit_newborn(),
+            Input::Rename(rename) => self.rename(&rename),
+            Input::Policy { mode, command_id } => self.set_policy(mode, command_id.as_deref()),
+            Input::Archive { archived } => self.archive(archived),
+            Input::Workspace(workspace) => self.workspace(&workspace),
             Input::Opening { facts, mode } => self.opening(facts, mode),
             Input::Started { result } => self.started(&result),
             Input::StartFailed(failure) => self.start_failed(failure),

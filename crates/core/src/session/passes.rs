@@ -137,8 +137,7 @@ impl Session {
 
     /// Hands a client that has just come what waits for one since another daemon.
     pub(super) fn offer_waiting_passes(&mut self, conn: ConnId) {
-        let Some(can) = self.clients.get(&conn).map(|attachment| attachment.client.can.clone())
-        else {
+        let Some(can) = self.clients.get(&conn).map(|attachment| attachment.client.can) else {
             return;
         };
         let waiting = |pass: &Pass| pass.current == NOBODY && can.can_take(&pass.frame.method);

@@ -1,6 +1,7 @@
 //! The session machine: scenarios by hand, and a model that plays everybody at random.
 
 mod carry;
+mod keep;
 mod model;
 mod scenarios;
 
@@ -25,20 +26,7 @@ impl Bench {
     /// A live session made by client 1.
     fn live() -> Self {
         let mut bench = Self::cold(View::default());
-        let answer =
-            frame(r#"{"id":"x","result":{"sessionId":"n","modes":{"currentModeId":"ask"}}}"#);
-        bench.run(Input::Born(Box::new(Born {
-            client: client(1),
-            id: "1".into(),
-            spelling: "key".into(),
-            answer,
-            agent: "a".into(),
-            facts: facts(),
-            cwd: "/w".into(),
-            additional_directories: Vec::new(),
-            parameters: "{}".into(),
-            forked_from: None,
-        })));
+        bench.run(Input::Born(Box::new(born())));
         bench
     }
 
@@ -49,8 +37,8 @@ impl Bench {
     }
 
     fn run(&mut self, input: Input) -> Vec<Effect> {
-        let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: self.mono_ms };
-        self.session.handle(input, now)
+        let wall = Timestamp::from_millisecond(self.mono_ms.try_into().unwrap()).unwrap();
+        self.session.handle(input, Now { wall, mono_ms: self.mono_ms })
     }
 
     fn wait(&mut self, ms: u64) -> Vec<Effect> {
@@ -95,6 +83,22 @@ impl Bench {
     }
 }
 
+fn born() -> Born {
+    Born {
+        by: By { client: "k1".into(), name: "client 1".into() },
+        client_info: None,
+        first: Some(First { client: client(1), id: "1".into(), spelling: "key".into() }),
+        answer: frame(r#"{"id":"x","result":{"sessionId":"n","modes":{"currentModeId":"ask"}}}"#),
+        agent: "a".into(),
+        facts: facts(),
+        cwd: "/w".into(),
+        additional_directories: Vec::new(),
+        parameters: "{}".into(),
+        forked_from: None,
+        approval: None,
+    }
+}
+
 fn facts() -> AgentFacts {
     AgentFacts {
         instance: "i".into(),
@@ -102,6 +106,7 @@ fn facts() -> AgentFacts {
         can_return: true,
         idle_unload_ms: 1_800_000,
         loses_killed: false,
+        approval: None,
     }
 }
 

@@ -75,6 +75,10 @@ impl Session {
         if let Err(error) = self.may_prompt(frame, &asked) {
             return self.tell_error(conn, &id, &error);
         }
+        if self.view.archived {
+            // Whoever goes on with a session has taken it back.
+            self.archive(false);
+        }
         let turn = format!("turn_{}", self.view.seq + 1);
         let waits =
             self.turn.is_some() || self.stuck.is_some() || !matches!(self.phase, Phase::Live);
@@ -134,8 +138,14 @@ impl Session {
     fn start_turn(&mut self, next: Queued) {
         let Queued { turn, conn, client, name, frame } = next;
         let id: Box<str> = frame.id().unwrap_or("null").into();
+        let prompt = frame
+            .params()
+            .and_then(|params| serde_json::from_str::<PromptParams<'_>>(params).ok())
+            .map_or("[]", |params| params.prompt.get());
         let data = prompt_data(&turn, &client, &id, &name, &frame);
+        let earlier = self.view.first_user_prompt.clone();
         self.append(Kind::TurnStarted, None, bytes::Bytes::from(data));
+        self.allocate_name(earlier.as_deref(), prompt);
         self.tell_turn(conn, "running", None);
         let tag = self.tag();
         self.out.push(Effect::Send { tag, frame, client, turn: Some(turn.as_str().into()) });

@@ -6,11 +6,14 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::made::{Born, Rename};
 use crate::agent::ClientAbilities;
 use crate::envelope::{Frame, Message};
 use crate::errors::WireError;
+use crate::fold::ApprovalMode;
 use crate::ids::{ConnId, Epoch, Seq};
 use crate::record::{Kind, Record, Source};
+use crate::workspace::Workspace;
 
 /// The time, both ways: for records and for waiting.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +54,8 @@ pub struct AgentFacts {
     pub idle_unload_ms: u64,
     /// It loses sessions that are killed: never kill it over a stuck turn.
     pub loses_killed: bool,
+    /// The policy for questions of sessions that were told none, where the configuration has one.
+    pub approval: Option<ApprovalMode>,
 }
 
 /// An instance's id as text; empty when there is none.
@@ -78,31 +83,6 @@ pub struct Attach {
     pub spelling: Box<str>,
     /// Its parameters as text, for a start.
     pub params: Bytes,
-}
-
-/// A session that an agent has just made for a client.
-#[derive(Clone, Debug)]
-pub struct Born {
-    /// Who asked.
-    pub client: Client,
-    /// The request's id, as text.
-    pub id: Box<str>,
-    /// Public id: the key.
-    pub spelling: Box<str>,
-    /// The agent's answer, with its own id in it.
-    pub answer: Frame,
-    /// Name of the agent's entry.
-    pub agent: String,
-    /// The instance.
-    pub facts: AgentFacts,
-    /// Working directory and further directories.
-    pub cwd: String,
-    /// Further directories.
-    pub additional_directories: Vec<String>,
-    /// Parameters without secret values, JSON text.
-    pub parameters: String,
-    /// The session this one was forked from.
-    pub forked_from: Option<String>,
 }
 
 /// What to do with the history that an agent replays while it loads.
@@ -255,6 +235,29 @@ pub enum Input {
     },
     /// The agent made this session.
     Born(Box<Born>),
+    /// A piece of the history that a fork begins with: params of updates, in the fork's own id.
+    Copied {
+        /// In order.
+        items: Vec<Bytes>,
+    },
+    /// The fork has its history: whoever asked for it is answered.
+    CopyEnded,
+    /// A person names the session.
+    Rename(Rename),
+    /// The policy for questions changes; what is open is settled by the new one.
+    Policy {
+        /// The new one.
+        mode: ApprovalMode,
+        /// The caller's id of the command, where the face has one.
+        command_id: Option<String>,
+    },
+    /// The session is put aside or taken back.
+    Archive {
+        /// Which of both.
+        archived: bool,
+    },
+    /// What git says of the session's folder.
+    Workspace(Workspace),
     /// An instance has been claimed and is about to be asked.
     Opening {
         /// The instance.
@@ -343,6 +346,12 @@ impl Input {
             | Self::Answer { .. }
             | Self::Stop { .. }
             | Self::Born(_)
+            | Self::Copied { .. }
+            | Self::CopyEnded
+            | Self::Rename(_)
+            | Self::Policy { .. }
+            | Self::Archive { .. }
+            | Self::Workspace(_)
             | Self::Opening { .. }
             | Self::Started { .. }
             | Self::StartFailed(_)

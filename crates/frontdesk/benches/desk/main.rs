@@ -8,12 +8,13 @@
 //!
 //! Rooms: [`wire`] the client; [`stage`] daemons, agents, shims; [`gauge`] time, CPU time and
 //! memory; [`bare`] the programs compared with; [`frames`], [`stream`], [`memory`], [`start`],
-//! [`probes`] the cases; [`report`] the table.
+//! [`probes`], [`journal`] the cases; [`report`] the table.
 #![expect(clippy::print_stdout, reason = "a bench prints its table")]
 
 mod bare;
 mod frames;
 mod gauge;
+mod journal;
 mod memory;
 mod probes;
 mod report;
@@ -55,6 +56,12 @@ struct Scale {
     pub(crate) starts: usize,
     /// Probes in a round.
     pub(crate) probes: usize,
+    /// Length of the long journal, in bytes.
+    pub(crate) journal_bytes: u64,
+    /// Appends in a round.
+    pub(crate) appends: usize,
+    /// Durable records of one session in a round.
+    pub(crate) durable: usize,
 }
 
 const FULL: Scale = Scale {
@@ -68,6 +75,9 @@ const FULL: Scale = Scale {
     live: 100,
     starts: 9,
     probes: 4_000,
+    journal_bytes: 245_000_000,
+    appends: 5_000,
+    durable: 100,
 };
 
 const QUICK: Scale = Scale {
@@ -81,6 +91,9 @@ const QUICK: Scale = Scale {
     live: 100,
     starts: 3,
     probes: 500,
+    journal_bytes: 25_000_000,
+    appends: 1_000,
+    durable: 20,
 };
 
 /// One part of the run.
@@ -92,6 +105,7 @@ const CASES: &[Case] = &[
     ("stream", stream::streams),
     ("start", start::starts),
     ("probes", probes::probes),
+    ("journal", journal::journals),
     ("memory", memory::live_sessions),
 ];
 

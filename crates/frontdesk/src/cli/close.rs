@@ -1,4 +1,4 @@
-//! `frontdesk close` and `frontdesk delete`: ends a session, or forgets it.
+//! `frontdesk close`: ends a session and keeps its history.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::{Exit, Failure, Shell, rows, text, time};
 /// Arguments of `close`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  frontdesk close 01a22bb6-2da2 --force")]
-pub(crate) struct CloseArgs {
+pub(crate) struct Args {
     /// The session: an id, or a unique beginning of one
     #[arg(value_name = "ID")]
     session: String,
@@ -21,23 +21,8 @@ pub(crate) struct CloseArgs {
     pub(crate) json: bool,
 }
 
-/// Arguments of `delete`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  frontdesk delete 01a22bb6-2da2")]
-pub(crate) struct DeleteArgs {
-    /// The session: an id, or a unique beginning of one
-    #[arg(value_name = "ID")]
-    session: String,
-    /// Delete it although others are attached
-    #[arg(long)]
-    force: bool,
-    /// Print one JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 /// Closes a session.
-pub(crate) fn run_close(args: &CloseArgs, shell: &mut Shell) -> Result<Exit, Failure> {
+pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     let mut client = shell.connect()?;
     let id = rows::resolve(&mut client, &args.session)?;
     let answer = client.call("session/close", &rows::session_params(&id, args.force), CALL)?;
@@ -54,17 +39,4 @@ pub(crate) fn run_close(args: &CloseArgs, shell: &mut Shell) -> Result<Exit, Fai
         shell.out.line(&format!("closed {}", text::line(&id)))?;
     }
     Ok(if open { Exit::Failed } else { Exit::Done })
-}
-
-/// Deletes a session.
-pub(crate) fn run_delete(args: &DeleteArgs, shell: &mut Shell) -> Result<Exit, Failure> {
-    let mut client = shell.connect()?;
-    let id = rows::resolve(&mut client, &args.session)?;
-    let answer = client.call("session/delete", &rows::session_params(&id, args.force), CALL)?;
-    if args.json {
-        shell.out.json(answer.raw())?;
-    } else {
-        shell.out.line(&format!("deleted {}", text::line(&id)))?;
-    }
-    Ok(Exit::Done)
 }

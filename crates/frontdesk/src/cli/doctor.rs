@@ -12,7 +12,7 @@ use super::client::{CALL, CALL_AGENT, Client, ClientError};
 use super::out::{BAD, BOLD, DIM, GOOD, WANTED};
 use super::table::{fixed, flexible, lay_out};
 use super::wire::{self, Agent, Check, Info};
-use super::{Exit, Failure, Shell, stop, text, time};
+use super::{Exit, Failure, Shell, damage, stop, text, time};
 use crate::config::{self, AgentConfig, Config};
 
 /// Longest path a unix socket may have on Linux, in bytes. Instances' sockets lie deeper than the
@@ -28,38 +28,45 @@ const HELPER_MS_MAX: u64 = 2_000;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Without a daemon it says which agents' programs are on PATH and checks the rest.\n\n\
-                  Example:\n  frontdesk doctor"
+                  Example:\n  frontdesk doctor\n  frontdesk doctor --repair 01a22bb6-2da2-7132-b868-40a3a5d1f511"
 )]
 pub(crate) struct Args {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write damaged journals anew, all or the one of this key; the originals are kept. No daemon
+    /// may run
+    #[arg(long, value_name = "KEY", num_args = 0..=1, default_missing_value = "")]
+    pub(crate) repair: Option<String>,
 }
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    about: &'static str,
-    verdict: Verdict,
-    says: String,
+    pub(super) about: &'static str,
+    pub(super) verdict: Verdict,
+    pub(super) says: String,
 }
 
 /// How it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Verdict {
+pub(super) enum Verdict {
     Good,
     Warning,
     Bad,
     Unknown,
 }
 
-fn finding(about: &'static str, verdict: Verdict, says: impl Into<String>) -> Finding {
+pub(super) fn finding(about: &'static str, verdict: Verdict, says: impl Into<String>) -> Finding {
     Finding { about, verdict, says: says.into() }
 }
 
 /// Checks everything.
 pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
+    if let Some(key) = &args.repair {
+        return damage::repair(key, shell, args.json);
+    }
     let mut findings = vec![home(&shell.paths.data), socket_length(&shell.paths.run)];
     let (info, checks) = match shell.connect() {
         Ok(mut client) => {
@@ -79,9 +86,13 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
         findings.extend(unit(info.pid));
     }
     findings.extend(lingering());
+    let stored = damage::look(shell, info.is_some());
+    findings.extend(stored.findings);
     if args.json {
         let raw: Vec<&RawValue> = checks.iter().map(|(raw, _)| raw.as_ref()).collect();
-        let document = serde_json::to_string(&json!({ "agents": raw, "findings": findings }));
+        let document = serde_json::to_string(
+            &json!({ "agents": raw, "findings": findings, "damaged": stored.damaged }),
+        );
         shell.out.json(&document.map_err(anyhow::Error::from)?)?;
     } else {
         show_checks(&checks, shell)?;

@@ -136,6 +136,7 @@ impl FakeDesk {
             keyboard: Box::new(move || {
                 typed.map(|text| Box::new(Cursor::new(text.as_bytes())) as Box<_>)
             }),
+            at_terminal: typed.is_some(),
             program: self.program.clone().unwrap_or_else(|| "/nonexistent/frontdesk".into()),
             home_is_given: self.home_is_given,
             movable_cursor: false,

@@ -6,18 +6,25 @@
 
 mod acp;
 mod agents;
+mod archive;
 mod ask;
 mod client;
 mod close;
 mod completions;
+mod damage;
+mod delete;
 mod demo;
 mod doctor;
+mod fork;
 mod interrupt;
 mod log;
 mod ls;
 mod new;
 mod out;
+mod policy;
 mod prompt;
+mod reindex;
+mod rename;
 mod restart;
 mod rows;
 mod serve;
@@ -32,6 +39,8 @@ mod wire;
 
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod keep_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -97,14 +106,24 @@ enum Command {
     Log(log::Args),
     /// Send a prompt and stream the answer
     Prompt(prompt::Args),
+    /// Give a session a name
+    Rename(rename::Args),
+    /// Make a session that begins with another one's history
+    Fork(fork::Args),
+    /// Say what becomes of a session's questions before people are asked
+    Policy(policy::Args),
+    /// Put a session aside, or take it back
+    Archive(archive::Args),
     /// Close a session: unload it and keep its history
-    Close(close::CloseArgs),
+    Close(close::Args),
     /// Delete a session and its history
-    Delete(close::DeleteArgs),
+    Delete(delete::Args),
     /// List the agents that are configured or were found
     Agents(agents::Args),
     /// Check the agents, the home and the daemon
     Doctor(doctor::Args),
+    /// Make the index of sessions anew from their journals
+    Reindex(reindex::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
 }
@@ -122,10 +141,15 @@ impl Command {
             Self::Show(args) => args.json,
             Self::Log(args) => args.json,
             Self::Prompt(args) => args.json,
+            Self::Rename(args) => args.json,
+            Self::Fork(args) => args.json,
+            Self::Policy(args) => args.json,
+            Self::Archive(args) => args.json,
             Self::Close(args) => args.json,
             Self::Delete(args) => args.json,
             Self::Agents(args) => args.json,
             Self::Doctor(args) => args.json,
+            Self::Reindex(args) => args.json,
             Self::Serve(_) | Self::Acp(_) | Self::DemoAgent { .. } | Self::Completions(_) => false,
         }
     }
@@ -212,6 +236,8 @@ pub(crate) struct Shell {
     pub(crate) stdin: fn() -> Box<dyn Read>,
     /// Where a person types answers, if there is one.
     pub(crate) keyboard: Box<dyn Fn() -> Option<Box<dyn BufRead + Send>>>,
+    /// Whether standard input is a terminal, with a person at it.
+    pub(crate) at_terminal: bool,
     /// This program, which the demo starts once more as a daemon.
     pub(crate) program: PathBuf,
     /// Whether the person named a home with `FRONTDESK_HOME`.
@@ -234,6 +260,7 @@ impl Shell {
             now: Timestamp::now,
             stdin: || Box::new(io::stdin()),
             keyboard: Box::new(keyboard),
+            at_terminal: io::stdin().is_terminal(),
             program: std::env::current_exe()
                 .map_err(|error| anyhow::anyhow!("failed to name this program: {error}"))?,
             home_is_given: std::env::var_os("FRONTDESK_HOME").is_some_and(|home| !home.is_empty()),
@@ -327,10 +354,15 @@ fn run_in(command: &Command, shell: &mut Shell) -> Exit {
         Command::Show(args) => show::run(args, shell),
         Command::Log(args) => log::run(args, shell),
         Command::Prompt(args) => prompt::run(args, shell),
-        Command::Close(args) => close::run_close(args, shell),
-        Command::Delete(args) => close::run_delete(args, shell),
+        Command::Rename(args) => rename::run(args, shell),
+        Command::Fork(args) => fork::run(args, shell),
+        Command::Policy(args) => policy::run(args, shell),
+        Command::Archive(args) => archive::run(args, shell),
+        Command::Close(args) => close::run(args, shell),
+        Command::Delete(args) => delete::run(args, shell),
         Command::Agents(args) => agents::run(args, shell),
         Command::Doctor(args) => doctor::run(args, shell),
+        Command::Reindex(args) => reindex::run(args, shell),
         // These need no shell and were run before.
         Command::Serve(_)
         | Command::Acp(_)

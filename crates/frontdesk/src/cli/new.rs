@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use frontdesk_core::fold::ApprovalMode;
 use serde_json::{Value, json};
 
 use super::client::CALL_AGENT;
@@ -17,6 +18,9 @@ pub(crate) struct Args {
     /// The session's folder; without it the current one
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
+    /// What becomes of its questions: allowAll, promptUnmatched, onRequest or denyUnmatched
+    #[arg(long, value_name = "MODE", value_parser = super::policy::mode)]
+    policy: Option<ApprovalMode>,
     /// Print the whole answer as one JSON document
     #[arg(long)]
     pub(crate) json: bool,
@@ -30,7 +34,10 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     }
     let mut params = json!({ "cwd": cwd, "mcpServers": [] });
     if let Some(agent) = &args.agent {
-        params["_meta"] = json!({ "frontdesk": { "agent": agent } });
+        params["_meta"]["frontdesk"]["agent"] = json!(agent);
+    }
+    if let Some(mode) = args.policy {
+        params["_meta"]["frontdesk"]["approvalMode"] = json!(mode);
     }
     let answer = shell.connect()?.call("session/new", &params, CALL_AGENT)?;
     if args.json {

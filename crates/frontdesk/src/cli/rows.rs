@@ -15,6 +15,8 @@ const PREFIX_CHARS_MIN: usize = 4;
 const CANDIDATES_MAX: usize = 10;
 /// Rows asked for at a time.
 const PAGE_ROWS_MAX: usize = 200;
+/// Rows asked for in a search.
+const FOUND_ROWS_MAX: usize = 1_000;
 /// Shortest id shown in a table: the part of a version 7 UUID that holds its instant.
 const SHOWN_CHARS_MIN: usize = 13;
 
@@ -29,6 +31,16 @@ pub(crate) struct Query {
     pub(crate) status: Option<String>,
     /// Only those whose key or native id begins so.
     pub(crate) prefix: Option<String>,
+    /// Only those that wait for somebody.
+    pub(crate) attention: bool,
+    /// Only those that were put aside.
+    pub(crate) archived: bool,
+    /// Only those that changed later than this, RFC 3339.
+    pub(crate) since: Option<String>,
+    /// Only those that changed earlier than this, RFC 3339.
+    pub(crate) until: Option<String>,
+    /// Only those with these words, best first.
+    pub(crate) search: Option<String>,
     /// Whether agents are asked for their lists first.
     pub(crate) refresh: bool,
 }
@@ -86,10 +98,17 @@ pub(crate) fn fetch(
         set("cwd", query.cwd.clone().map(Value::from));
         set("status", query.status.clone().map(Value::from));
         set("prefix", query.prefix.clone().map(Value::from));
+        set("attention", query.attention.then_some(Value::Bool(true)));
+        set("archived", query.archived.then_some(Value::Bool(true)));
+        set("updatedAfter", query.since.clone().map(Value::from));
+        set("updatedBefore", query.until.clone().map(Value::from));
+        set("search", query.search.clone().map(Value::from));
         // Only the first page asks the agents; the rest is read from what that brought.
         set("refresh", (query.refresh && cursor.is_none()).then_some(Value::Bool(true)));
         let room = limit_rows.saturating_sub(rows.raw.len());
-        set("limit", Some(Value::from(room.min(PAGE_ROWS_MAX))));
+        // What a search finds comes in one page.
+        let page_rows = if query.search.is_some() { FOUND_ROWS_MAX } else { PAGE_ROWS_MAX };
+        set("limit", Some(Value::from(room.min(page_rows))));
         set("cursor", cursor.clone().map(Value::from));
         let page: Page = client
             .call("_frontdesk/sessions", &params, if query.refresh { CALL_AGENT } else { CALL })?
@@ -108,7 +127,7 @@ pub(crate) fn fetch(
             rows.rows.push(read_row(&raw)?);
             rows.raw.push(raw);
         }
-        rows.more = page.next_cursor.is_some();
+        rows.more = page.next_cursor.is_some() || page.more;
         if page.next_cursor.is_none() || rows.raw.len() >= limit_rows {
             return Ok(rows);
         }

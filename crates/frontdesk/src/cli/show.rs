@@ -59,7 +59,10 @@ fn facts(row: &Row, more: &Value, shell: &Shell) -> Vec<(&'static str, String)> 
         ("native id", row.native_id.clone().filter(|id| *id != row.id)),
         ("agent", Some(format!("{}{}", row.agent, agent.unwrap_or_default()))),
         ("owner", row.owner.as_ref().map(|owner| owner.describe(now))),
+        ("name", name(more)),
         ("folder", Some(row.cwd.clone())),
+        ("branch", text_of(&more["branch"])),
+        ("worktree", text_of(&more["worktree"]["path"])),
         ("more roots", folders.map(|values| list(values))),
         ("created", when(&row.created_at)),
         ("updated", when(&row.updated_at)),
@@ -68,7 +71,13 @@ fn facts(row: &Row, more: &Value, shell: &Shell) -> Vec<(&'static str, String)> 
         ("queued", row.queued_turns.filter(|&turns| turns > 0).map(|turns| turns.to_string())),
         ("resumable", gone),
         ("clients", clients(more)),
+        ("model", text_of(&more["modelId"])),
+        ("provider", text_of(&more["providerId"])),
         ("mode", current_mode(more)),
+        ("policy", policy(more)),
+        ("forked from", text_of(&more["forkedFrom"]["sessionId"])),
+        ("created by", created_by(more)),
+        ("archived", (more["archived"] == true).then(|| "yes".to_owned())),
         ("journal", row.path.clone()),
     ];
     all.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect()
@@ -85,6 +94,29 @@ fn clients(more: &Value) -> Option<String> {
         })
         .collect();
     Some(names.join(", "))
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+fn name(more: &Value) -> Option<String> {
+    let name = text_of(&more["name"])?;
+    let automatic = more["nameOrigin"] == "automatic";
+    Some(if automatic { format!("{name} (automatic)") } else { name })
+}
+
+/// The policy Frontdesk was told, and whether it is known to decide anything.
+fn policy(more: &Value) -> Option<String> {
+    let mode = more["policy"]["mode"].as_str()?;
+    let decides = more["policy"]["decides"] == true;
+    let doubt = "it covers questions, and this agent is not known to ask in this mode";
+    Some(if decides { mode.to_owned() } else { format!("{mode} ({doubt})") })
+}
+
+fn created_by(more: &Value) -> Option<String> {
+    let client = &more["createdByClient"];
+    Some(format!("{} {}", client["name"].as_str()?, client["version"].as_str()?))
 }
 
 fn current_mode(more: &Value) -> Option<String> {

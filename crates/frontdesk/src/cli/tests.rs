@@ -20,7 +20,7 @@ pub(super) fn row(id: &str, title: &str) -> Value {
 }
 
 /// A daemon that knows one session and answers one method.
-fn desk(
+pub(super) fn desk(
     method: &'static str,
     mut answer: impl FnMut(&Value, &mut Peer) + Send + 'static,
 ) -> FakeDesk {
@@ -64,6 +64,10 @@ fn every_command_has_an_example_and_only_the_contracts_names_exist() {
         "show",
         "log",
         "prompt",
+        "rename",
+        "fork",
+        "policy",
+        "archive",
         "close",
         "delete",
         "agents",
@@ -91,6 +95,10 @@ fn a_wrong_command_line_is_usage() {
         &["ls", "--limit", "0"],
         &["new", "--cwd", "no-such-folder"],
         &["prompt", KEY, "  "],
+        &["rename", KEY, " \n "],
+        &["rename", KEY],
+        &["policy", KEY, "yolo"],
+        &["new", "--policy", "ask"],
     ] {
         assert_eq!(desk.run(args).exit, Exit::Usage, "{args:?}");
     }
@@ -106,6 +114,10 @@ fn without_a_daemon_every_command_says_so() {
         &["show", KEY],
         &["log", KEY],
         &["prompt", KEY, "hi"],
+        &["rename", KEY, "x"],
+        &["fork", KEY],
+        &["policy", KEY, "onRequest"],
+        &["archive", KEY],
         &["close", KEY],
         &["delete", KEY],
         &["agents"],
@@ -184,6 +196,50 @@ fn ls_takes_page_after_page_up_to_its_limit() {
     assert!(calls[1]["params"].get("refresh").is_none());
     assert_eq!(calls[2]["params"]["limit"], 1);
     assert_eq!(calls[2]["params"]["agent"], "a");
+}
+
+#[test]
+fn ls_filters_and_shows_what_a_search_found() {
+    let desk = desk("_frontdesk/sessions", |message, peer| {
+        let mut found = row("s1", "t");
+        found["match"] = json!({ "in": "transcript", "snippet": "the\u{1b} flaky test" });
+        peer.reply(message, &json!({ "sessions": [found], "more": true }));
+    });
+    let words = ["ls", "--search", "flaky", "--since", "2026-11-30T12:00:00Z", "--until", "1h"];
+    let ran = desk.run(&[&words[..], &["--attention", "--archived", "--limit", "5"]].concat());
+    assert!(ran.out.lines().nth(2).unwrap().contains("flaky test"), "{}", ran.out);
+    assert!(!ran.out.contains('\u{1b}') && ran.err.contains("more with --limit"), "{}", ran.err);
+    let params = desk.calls("_frontdesk/sessions")[0]["params"].clone();
+    assert_eq!(params["search"], "flaky");
+    assert_eq!(params["updatedAfter"], "2026-11-30T12:00:00Z");
+    assert!(params["updatedBefore"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok());
+    assert_eq!((&params["attention"], &params["archived"]), (&json!(true), &json!(true)));
+    for wrong in ["yesterday", "-3d", "3", ""] {
+        assert_eq!(desk.run(&["ls", "--since", wrong]).exit, Exit::Usage, "{wrong:?}");
+    }
+    assert_eq!(desk.run(&["ls", "--since=2026-11-29"]).exit, Exit::Done);
+}
+
+#[test]
+fn reindex_says_what_was_read() {
+    let asked = std::sync::atomic::AtomicU32::new(0);
+    let desk = desk("_frontdesk/reindex", move |message, peer| {
+        let asked = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let running = asked < 3;
+        let runs = if running { 4 } else { 5 };
+        peer.reply(
+            message,
+            &json!({
+                "running": running && asked > 0, "runs": runs, "sessions": 3, "passages": 1,
+                "bytes": 12_345, "unreadable": 0, "ms": 40,
+            }),
+        );
+    });
+    let ran = desk.run(&["reindex"]);
+    assert_eq!(ran.exit, Exit::Done, "{}", ran.err);
+    assert_eq!(ran.out, "3 sessions, 1 passage of transcripts, 12 kB of journals in 40 ms\n");
+    let calls = desk.calls("_frontdesk/reindex");
+    assert_eq!(calls.iter().filter(|call| call["params"]["start"] == true).count(), 1);
 }
 
 #[test]
@@ -342,14 +398,6 @@ fn close_says_when_others_keep_the_session() {
     assert!(ran.err.contains("2 other clients"), "{}", ran.err);
     let ran = desk.run(&["close", KEY, "--force"]);
     assert_eq!((ran.exit, ran.out.as_str()), (Exit::Done, format!("closed {KEY}\n").as_str()));
-}
-
-#[test]
-fn delete_may_be_forced() {
-    let desk = desk("session/delete", |message, peer| peer.reply(message, &json!({})));
-    assert_eq!(desk.run(&["delete", KEY, "--force"]).exit, Exit::Done);
-    let call = &desk.calls("session/delete")[0];
-    assert_eq!(call["params"]["_meta"]["frontdesk"]["force"], true);
 }
 
 /// Three records, then nothing.

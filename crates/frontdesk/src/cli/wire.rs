@@ -47,6 +47,11 @@ pub(crate) struct Row {
     pub(crate) path: Option<String>,
     /// Who has it loaded.
     pub(crate) owner: Option<Owner>,
+    /// The name that was allocated or given here.
+    pub(crate) name: Option<String>,
+    /// What a search found.
+    #[serde(rename = "match")]
+    pub(crate) found: Option<Match>,
 }
 
 impl Row {
@@ -107,6 +112,16 @@ pub(crate) struct Page {
     pub(crate) next_cursor: Option<String>,
     /// Agents that could not be asked.
     pub(crate) unreachable: Vec<String>,
+    /// A search found more.
+    pub(crate) more: bool,
+}
+
+/// What a search found in a session.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Match {
+    /// The text around it.
+    pub(crate) snippet: String,
 }
 
 /// What `_frontdesk/info` says of the daemon.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use frontdesk_core::agent::{Asks, KNOWN, Known, Quirks, recognise};
+use frontdesk_core::fold::ApprovalMode;
 use frontdesk_core::limits::Limits;
 
 use super::file::{Agent, File, Parsed, Places, nearest};
@@ -43,7 +44,10 @@ const ZERO_IS_FINE: &[&str] = &[
     "client_eof_ms",
     "stream_sync_ms",
     "commit_delay_ms",
+    "index_delay_ms",
+    "index_wait_ms",
     "reserve_bytes",
+    "watched_folders",
 ];
 
 type Find<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
@@ -55,6 +59,7 @@ struct Common<'a> {
     exe: Option<&'a str>,
     sessions_per_instance: u32,
     idle_unload_s: u64,
+    approval_mode: Option<ApprovalMode>,
 }
 
 pub(super) fn build(
@@ -64,11 +69,18 @@ pub(super) fn build(
 ) -> Result<(Config, Vec<Warning>), ConfigError> {
     let Parsed { file, places, mut warnings } = parsed;
     let limits = limits(&file, &places)?;
-    for (name, table) in [("policy", &file.policy), ("http", &file.http)] {
-        if !table.is_empty() {
-            let text = format!("the table [{name}] is read but not used by this version");
-            warnings.push(places.warning(&[name], text));
-        }
+    let mut policy = file.policy;
+    let approval_mode = match policy.remove("approval_mode") {
+        None => None,
+        Some(value) => Some(approval_mode(&value, &["policy", "approval_mode"], &places)?),
+    };
+    for name in policy.keys() {
+        let text = format!("`{name}` in [policy] is read but not used by this version");
+        warnings.push(places.warning(&["policy", name], text));
+    }
+    if !file.http.is_empty() {
+        let text = "the table [http] is read but not used by this version".to_owned();
+        warnings.push(places.warning(&["http"], text));
     }
     let common = Common {
         places: &places,
@@ -76,12 +88,27 @@ pub(super) fn build(
         exe: exe.to_str(),
         sessions_per_instance: file.sessions_per_instance.map_or(SESSIONS_PER_INSTANCE, Into::into),
         idle_unload_s: limits.idle_unload_s,
+        approval_mode,
     };
     let agents = agents(file.agents, &common, &mut warnings)?;
     let default_agent = default_agent(file.default_agent, &agents, &places)?;
     let status_words = file.status_words;
-    let (policy, http) = (file.policy, file.http);
-    Ok((Config { default_agent, agents, status_words, limits, policy, http }, warnings))
+    let http = file.http;
+    let config =
+        Config { default_agent, agents, status_words, limits, approval_mode, policy, http };
+    Ok((config, warnings))
+}
+
+/// One of the four modes, or an error that names them.
+fn approval_mode<S: AsRef<str>>(
+    value: &toml::Value,
+    key: &[S],
+    places: &Places,
+) -> Result<ApprovalMode, ConfigError> {
+    value.as_str().and_then(ApprovalMode::from_text).ok_or_else(|| {
+        let known = ApprovalMode::ALL.map(|mode| format!("\"{}\"", mode.as_str())).join(", ");
+        places.invalid(key, format!("`approval_mode` is {value}; it has to be one of {known}"))
+    })
 }
 
 /// The limits, with `idle_unload_s` from whichever of its two places has it.
@@ -183,6 +210,7 @@ fn plain(
         urls: Vec::new(),
         sessions_per_instance: common.sessions_per_instance,
         idle_unload_s: common.idle_unload_s,
+        approval_mode: common.approval_mode,
         asks: None,
         known,
         quirks: quirks(known, &[], None),
@@ -233,6 +261,13 @@ fn agent(
             .sessions_per_instance
             .map_or(common.sessions_per_instance, Into::into),
         idle_unload_s: idle(entry.idle_unload_s.map(Into::into), &at("idle_unload_s"), common)?,
+        approval_mode: match entry.approval_mode {
+            Some(word) => {
+                let value = toml::Value::String(word);
+                Some(approval_mode(&value, &at("approval_mode"), places)?)
+            }
+            None => common.approval_mode,
+        },
         asks: entry.asks,
         known,
         quirk_changes,

@@ -26,8 +26,17 @@ pub(super) const TOP_KEYS: &[&str] = &[
 ];
 
 /// The keys of one agent's table.
-pub(super) const AGENT_KEYS: &[&str] =
-    &["command", "env", "cwd", "urls", "sessions_per_instance", "idle_unload_s", "asks", "quirks"];
+pub(super) const AGENT_KEYS: &[&str] = &[
+    "command",
+    "env",
+    "cwd",
+    "urls",
+    "sessions_per_instance",
+    "idle_unload_s",
+    "approval_mode",
+    "asks",
+    "quirks",
+];
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -51,6 +60,7 @@ pub(super) struct Agent {
     pub(super) urls: Option<Vec<String>>,
     pub(super) sessions_per_instance: Option<NonZeroU32>,
     pub(super) idle_unload_s: Option<NonZeroU64>,
+    pub(super) approval_mode: Option<String>,
     pub(super) asks: Option<bool>,
     pub(super) quirks: Vec<String>,
 }

@@ -12,6 +12,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use frontdesk_core::agent::{Known, Quirks};
+use frontdesk_core::fold::ApprovalMode;
 use frontdesk_core::limits::Limits;
 use serde::Deserialize;
 
@@ -33,7 +34,9 @@ pub struct Config {
     pub status_words: StatusWords,
     /// The limits in force; `idle_unload_s` is the value for agents that have none of their own.
     pub limits: Limits,
-    /// `[policy]` as written; kept for a later version.
+    /// The policy for questions of sessions that were told none: `[policy] approval_mode`.
+    pub approval_mode: Option<ApprovalMode>,
+    /// The rest of `[policy]` as written; kept for a later version.
     pub policy: toml::Table,
     /// `[http]` as written; kept for a later version.
     pub http: toml::Table,
@@ -56,6 +59,8 @@ pub struct AgentConfig {
     pub sessions_per_instance: u32,
     /// Seconds without activity after which a session of it is unloaded.
     pub idle_unload_s: u64,
+    /// The policy for questions of its sessions that were told none; the top's without its own.
+    pub approval_mode: Option<ApprovalMode>,
     /// What the file says about whether it asks before it acts.
     pub asks: Option<bool>,
     /// Which known agent it is, as far as the command or the name tells.
@@ -250,6 +255,7 @@ impl fmt::Debug for AgentConfig {
             .field("urls", &urls)
             .field("sessions_per_instance", &self.sessions_per_instance)
             .field("idle_unload_s", &self.idle_unload_s)
+            .field("approval_mode", &self.approval_mode)
             .field("asks", &self.asks)
             .field("known", &self.known.map(|known| known.kind))
             .field("quirks", &self.quirks.present())

@@ -1,5 +1,7 @@
 use frontdesk_core::agent::Asks;
 
+use frontdesk_core::fold::ApprovalMode;
+
 use super::*;
 
 const EXE: &str = "/usr/bin/frontdesk";
@@ -200,7 +202,7 @@ fn unknown_keys_are_named_with_their_line_and_the_nearest_known_one() {
         ),
         (
             "[policy]\nunattended = 'hold'",
-            "/etc/c.toml:1: the table [policy] is read but not used by this version",
+            "/etc/c.toml:2: `unattended` in [policy] is read but not used by this version",
         ),
         (
             "[http]\nlisten = 'x'",
@@ -350,6 +352,32 @@ fn the_example_is_valid_and_silent() {
         if !["policy", "http"].contains(key) {
             assert!(Config::example().contains(key), "{key} is not in the example");
         }
+    }
+}
+
+#[test]
+fn a_policy_is_the_agents_own_or_the_tops() {
+    let config = good(
+        "[policy]\napproval_mode = 'onRequest'\n[agents.demo]\napproval_mode = 'denyUnmatched'\n\
+         [agents.other]\ncommand = ['/bin/sh']",
+    );
+    assert_eq!(config.approval_mode, Some(ApprovalMode::OnRequest));
+    let of = |name: &str| config.agent(name).unwrap().approval_mode;
+    assert_eq!(of("demo"), Some(ApprovalMode::DenyUnmatched));
+    assert_eq!(of("other"), Some(ApprovalMode::OnRequest));
+    assert_eq!(good("").agent("demo").unwrap().approval_mode, None);
+}
+
+#[test]
+fn a_policy_that_does_not_exist_is_an_error_with_its_line() {
+    for (text, line) in [
+        ("[policy]\napproval_mode = 'yolo'", 2),
+        ("[policy]\napproval_mode = 7", 2),
+        ("[agents.demo]\nidle_unload_s = 3\napproval_mode = 'AllowAll'", 3),
+    ] {
+        let error = with_path(text, &[]).unwrap_err().to_string();
+        assert!(error.contains(&format!("/etc/c.toml:{line}:")), "{error}");
+        assert!(error.contains("\"denyUnmatched\""), "{error}");
     }
 }
 

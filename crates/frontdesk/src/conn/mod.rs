@@ -11,6 +11,7 @@ use bytes::Bytes;
 use frontdesk_core::agent::ClientAbilities;
 use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::WireError;
+use frontdesk_core::fold::ClientInfo;
 use frontdesk_core::ids::{ConnId, Key};
 use frontdesk_core::session::Client;
 use frontdesk_core::status::Words;
@@ -80,8 +81,10 @@ struct State {
 pub struct Greeting {
     /// Its params, as text: an instance started for it is told the same.
     pub params: String,
-    /// Its name.
+    /// Its name for people.
     pub name: Arc<str>,
+    /// How it named itself, word for word; only where it said both name and version.
+    pub info: Option<ClientInfo>,
     /// What agents may ask of it.
     pub abilities: ClientAbilities,
 }
@@ -97,6 +100,7 @@ impl Greeting {
         Self {
             params: params.to_owned(),
             name: name.chars().take(200).collect::<String>().into(),
+            info: serde_json::from_value(info.clone()).ok(),
             abilities: ClientAbilities::from_params(&value),
         }
     }
@@ -238,5 +242,29 @@ impl Conn {
         state.open.clear();
         let spare = state.spare.take();
         (state.lanes.drain().map(|(_, lane)| lane).collect(), spare)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_known_by_its_own_words_or_by_none() {
+        let info = |text: &str| Greeting::read(text).info.map(|info| (info.name, info.version));
+        let both = r#"{"clientInfo":{"name":"zed","title":"Zed","version":"1.2"}}"#;
+        assert_eq!(info(both), Some(("zed".into(), "1.2".into())));
+        assert_eq!(&*Greeting::read(both).name, "Zed");
+        let second = r#"{"info":{"name":"a","version":"b"}}"#;
+        assert_eq!(info(second), Some(("a".into(), "b".into())));
+        for half in [
+            "{}",
+            "null",
+            r#"{"clientInfo":{"name":"zed"}}"#,
+            r#"{"clientInfo":{"name":"zed","version":1}}"#,
+            r#"{"clientInfo":{"name":null,"version":"1"}}"#,
+        ] {
+            assert_eq!(info(half), None, "{half}");
+        }
     }
 }

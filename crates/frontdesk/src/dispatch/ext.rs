@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::list::{Filter, cursor_of, page};
+use super::sessions::{reindex, sessions};
 use super::{params, resolve, session_id};
 use crate::conn::Conn;
 use crate::log::{LogError, Reader};
@@ -34,10 +34,17 @@ pub(super) async fn frontdesk(
     let answer = match &*frame.method {
         "_frontdesk/info" => Ok(info(&node)),
         "_frontdesk/sessions" => sessions(&node, &conn, &params).await,
+        "_frontdesk/reindex" => Ok(reindex(&node, &params)),
         "_frontdesk/session" => session(&node, &conn, &frame).await,
         "_frontdesk/log" => return Some(log(&node, &conn, &frame, &params).await),
         "_frontdesk/agents" => Ok(agents(&node)),
         "_frontdesk/check" => check(&node, &conn, &params).await,
+        "_frontdesk/rename" | "_frontdesk/archive" | "_frontdesk/policy" | "_frontdesk/fork" => {
+            match row_of(&node, &conn, &frame) {
+                Ok(row) => super::keep::call(&node, &conn, row, &frame.method, &params).await,
+                Err(error) => Err(error),
+            }
+        }
         "_frontdesk/stop" => {
             node.request_stop(params["all"].as_bool().unwrap_or(false));
             Ok(json!({}))
@@ -60,46 +67,14 @@ fn info(node: &Node) -> Value {
         "home": node.paths.data.parent(),
         "socket": node.paths.socket(),
         "since": node.since,
-        "sessions": node.directory.len(),
-        "active": node.directory.select(Row::is_loaded).len(),
+        "sessions": node.directory.count(None),
+        "active": node.directory.loaded(|_| true).len(),
         "clients": node.conn_count(),
         "instances": node.running_instances().len(),
         "defaultAgent": node.config.default_agent,
         "disk": { "full": health.full, "readOnly": health.read_only, "unsynced": health.unsynced },
         "counters": node.counters(),
     })
-}
-
-async fn sessions(node: &Arc<Node>, conn: &Arc<Conn>, params: &Value) -> Result<Value, WireError> {
-    let filter = Filter::read(params)?;
-    let cursor = cursor_of(params)?;
-    let mut unreachable = Vec::new();
-    if params["refresh"].as_bool() == Some(true) {
-        let named = params["agent"].as_str();
-        let agents = match named {
-            Some(name) => vec![node.agent_or_error(name)?],
-            None => node.agents.values().cloned().collect(),
-        };
-        unreachable = node.refresh_lists(agents, Some(conn.clone()), true).await;
-    }
-    let limit = params["limit"].as_u64().unwrap_or(u64::from(node.limits.page_rows)).clamp(1, 1000);
-    let page = page(node, &filter, cursor, usize::try_from(limit).unwrap_or(1000));
-    let json = |row: &Arc<Row>| {
-        let mut json = row.to_json();
-        if node.log.is_behind(row.key) {
-            json["behind"] = json!(true);
-        }
-        json
-    };
-    let rows: Vec<Value> = page.rows.iter().map(json).collect();
-    let mut result = json!({ "sessions": rows });
-    if let Some(next) = page.next {
-        result["nextCursor"] = json!(next);
-    }
-    if !unreachable.is_empty() {
-        result["unreachable"] = json!(unreachable);
-    }
-    Ok(result)
 }
 
 fn row_of(node: &Node, conn: &Conn, frame: &Frame) -> Result<Arc<Row>, WireError> {
@@ -113,7 +88,19 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     let row = row_of(node, conn, frame)?;
     let mut result = row.to_json();
     result["additionalDirectories"] = json!(row.view.additional_directories);
-    result["options"] = json!(row.view.options);
+    if !row.is_loaded() {
+        // The index has no more of the options than which are in force.
+        let path = row.path.clone();
+        let read = move || crate::node::recover::read_view(&path);
+        if let Ok(Ok(view)) = tokio::task::spawn_blocking(read).await {
+            result["options"] = json!(view.options);
+        }
+    } else {
+        result["options"] = json!(row.view.options);
+    }
+    if let (Some(result), Value::Object(facts)) = (result.as_object_mut(), kept_facts(node, &row)) {
+        result.extend(facts);
+    }
     result["clients"] = json!([]);
     result["interactions"] = json!([]);
     result["behind"] = json!(node.log.is_behind(row.key));
@@ -134,6 +121,34 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     Ok(result)
 }
 
+/// What the journal has of a session besides its turns; what is unknown is left out.
+fn kept_facts(node: &Node, row: &Row) -> Value {
+    let view = &row.view;
+    let mut facts = json!({
+        "name": view.name,
+        "nameOrigin": view.name_origin,
+        "generatedName": view.generated_name,
+        "firstUserPrompt": view.first_user_prompt,
+        "branch": view.branch,
+        "worktree": view.worktree,
+        "modelId": view.model_id,
+        "providerId": view.provider_id,
+        "parent": view.parent,
+        "forkedFrom": view.forked_from,
+        "createdByClient": view.created_by_client,
+    });
+    if view.policy.is_some() {
+        facts["policy"] = super::keep::policy_json(node, row);
+    }
+    if view.archived {
+        facts["archived"] = json!(true);
+    }
+    if let Some(facts) = facts.as_object_mut() {
+        facts.retain(|_, value| !value.is_null());
+    }
+    facts
+}
+
 async fn log(
     node: &Arc<Node>,
     conn: &Arc<Conn>,
@@ -147,7 +162,8 @@ async fn log(
     let until = Instant::now() + wait;
     loop {
         let path = row.path.clone();
-        let read = tokio::task::spawn_blocking(move || read_after(&path, after, limit));
+        let is_cold = node.running_lane(row.key).is_none();
+        let read = tokio::task::spawn_blocking(move || read_after(&path, after, limit, is_cold));
         let (records, last) = match read.await {
             Ok(Ok(read)) => read,
             Ok(Err(error)) => {
@@ -170,13 +186,23 @@ async fn log(
 
 type Records = (Vec<Box<RawValue>>, Seq);
 
-fn read_after(path: &std::path::Path, after: Seq, limit: u64) -> Result<Records, LogError> {
-    let mut reader = Reader::open(path)?;
-    reader.read_from(after + 1);
+/// Records behind `after`. Of a session that nobody writes, a last record counts too that lacks only
+/// its line end.
+fn read_after(
+    path: &std::path::Path,
+    after: Seq,
+    limit: u64,
+    is_cold: bool,
+) -> Result<Records, LogError> {
+    let mut reader =
+        if after == 0 { Reader::open(path)? } else { Reader::open_before(path, after + 1)? };
     let mut records = Vec::new();
     let mut last = after;
     while (records.len() as u64) < limit {
-        let batch = reader.read_batch(BATCH_BYTES)?;
+        let mut batch = reader.read_batch(BATCH_BYTES)?;
+        if batch.is_empty() && is_cold {
+            batch.extend(reader.finish());
+        }
         if batch.is_empty() {
             break;
         }
@@ -203,7 +229,7 @@ fn agents(node: &Node) -> Value {
         .values()
         .map(|agent| {
             let instances = running.iter().filter(|i| i.agent.name == agent.name).count();
-            let sessions = node.directory.select(|row| row.view.agent == agent.name).len();
+            let sessions = node.directory.count(Some(&agent.name));
             let greeted = node.greeted(agent);
             let program = agent.command.first().map(|program| crate::config::find_program(program));
             json!({

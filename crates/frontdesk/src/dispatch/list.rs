@@ -1,35 +1,23 @@
 //! `session/list`: ours and the agents' own, one row per conversation, newest change first.
-//!
-//! The cursor is a position in that order (time, key), so that it survives inserts.
 
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::{Code, WireError};
-use frontdesk_core::ids::Key;
-use frontdesk_core::route::same_folder;
 use serde_json::{Value, json};
 
 use super::{cwd_of, params};
 use crate::conn::Conn;
+use crate::index::{Folder, Position};
 use crate::node::Node;
 use crate::node::directory::Row;
+use crate::node::page::Query;
+use crate::node::standing::Standing;
 
-/// Which sessions a list is about.
-#[derive(Debug, Default)]
-pub(super) struct Filter {
-    agent: Option<String>,
-    cwd: Option<(String, Option<PathBuf>)>,
-    active: Option<bool>,
-    prefix: Option<String>,
-}
-
-/// One page.
-pub(super) struct Page {
-    pub(super) rows: Vec<Arc<Row>>,
-    pub(super) next: Option<String>,
-}
+/// How long the first lists of a start wait until the index is confirmed, in milliseconds. It is in
+/// step then as far as the daemon before knew; what was changed by hand since is found meanwhile.
+const CONFIRMED_MS: u64 = 250;
 
 pub(super) async fn list(
     node: Arc<Node>,
@@ -44,13 +32,21 @@ async fn list_page(
     conn: &Arc<Conn>,
     params: &Value,
 ) -> Result<String, WireError> {
-    let mut filter = Filter { agent: conn.bound.clone(), ..Filter::default() };
+    let mut query = Query {
+        agent: conn.bound.clone(),
+        limit: node.limits.page_rows as usize,
+        ..Query::default()
+    };
+    let mut listing = json!({ "face": "acp", "agent": conn.bound });
     if !params.get("cwd").is_none_or(Value::is_null) {
-        filter = filter.in_folder(cwd_of(params)?);
+        let cwd = cwd_of(params)?;
+        query.folder = Some(Folder::new(&cwd));
+        listing["cwd"] = json!(cwd);
     }
-    let cursor = cursor_of(params)?;
+    let listing = listing.to_string();
+    query.after = cursor_of(node, &listing, params)?;
     let mut unreachable = Vec::new();
-    if cursor.is_none() {
+    if query.after.is_none() {
         // Only an editor bound to an agent starts that agent for its list.
         let start = conn.bound.is_some();
         let agents = match &conn.bound {
@@ -59,16 +55,52 @@ async fn list_page(
         };
         unreachable = node.refresh_lists(agents, Some(conn.clone()), start).await;
     }
-    let page = page(node, &filter, cursor, node.limits.page_rows as usize);
+    ready(node).await?;
+    let page = node.page(query).await;
     let sessions: Vec<Value> = page.rows.iter().map(|row| acp_row(node, conn, row)).collect();
     let mut result = json!({ "sessions": sessions });
     if let Some(next) = page.next {
-        result["nextCursor"] = json!(next);
+        result["nextCursor"] = json!(node.cursors.seal(&listing, next));
     }
     if !unreachable.is_empty() {
         result["_meta"] = json!({ "frontdesk": { "unreachable": unreachable } });
     }
     Ok(result.to_string())
+}
+
+/// Waits until lists can be answered.
+///
+/// # Errors
+/// If the index is still being made after `index_wait_ms`: half a list would look like a whole one.
+pub(super) async fn ready(node: &Node) -> Result<(), WireError> {
+    if !node.index_in_step().await {
+        return Err(super::open::index_is_behind());
+    }
+    let limit = Duration::from_millis(CONFIRMED_MS);
+    node.standings.wait(|standing| standing == Standing::Complete, limit).await;
+    Ok(())
+}
+
+/// Reads the cursor in params, which has to be one of this listing.
+///
+/// # Errors
+/// `-32602` if it is not.
+pub(super) fn cursor_of(
+    node: &Node,
+    listing: &str,
+    params: &Value,
+) -> Result<Option<Position>, WireError> {
+    let bad = || {
+        let text = "params.cursor is not one that this list gave; begin without one";
+        WireError::new(Code::InvalidParams, text)
+    };
+    match params.get("cursor") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(cursor)) => {
+            node.cursors.open_sealed(listing, cursor).map(Some).map_err(|_| bad())
+        }
+        Some(_) => Err(bad()),
+    }
 }
 
 /// A row as ACP v1 has it; what else is known goes into `_meta`.
@@ -81,7 +113,7 @@ fn acp_row(node: &Node, conn: &Conn, row: &Row) -> Value {
     );
     let id = if unique { public } else { row.key.to_string() };
     let mut session = json!({ "sessionId": id, "cwd": row.view.cwd });
-    if let Some(title) = &row.view.title {
+    if let Some(title) = frontdesk_core::names::shown(&row.view) {
         session["title"] = json!(title);
     }
     if let Some(at) = row.view.updated_at {
@@ -97,81 +129,4 @@ fn acp_row(node: &Node, conn: &Conn, row: &Row) -> Value {
     }
     session["_meta"] = json!({ "frontdesk": meta });
     session
-}
-
-impl Filter {
-    /// Reads the filter of `_frontdesk/sessions`.
-    pub(super) fn read(params: &Value) -> Result<Self, WireError> {
-        let text = |name: &str| params.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
-        let active = match text("status").as_deref() {
-            None => None,
-            Some("active" | "open") => Some(true),
-            Some("inactive" | "saved") => Some(false),
-            Some(other) => {
-                let message = format!("params.status must be active or inactive, not {other:?}");
-                return Err(WireError::new(Code::InvalidParams, message));
-            }
-        };
-        let filter = Self { agent: text("agent"), cwd: None, active, prefix: text("prefix") };
-        Ok(if params.get("cwd").is_some_and(Value::is_string) {
-            filter.in_folder(cwd_of(params)?)
-        } else {
-            filter
-        })
-    }
-
-    fn in_folder(self, cwd: String) -> Self {
-        let real = std::fs::canonicalize(&cwd).ok();
-        Self { cwd: Some((cwd, real)), ..self }
-    }
-
-    fn takes(&self, row: &Row) -> bool {
-        let agent = self.agent.as_ref().is_none_or(|agent| row.view.agent == *agent);
-        let cwd = self.cwd.as_ref().is_none_or(|(cwd, real)| {
-            same_folder(cwd, &row.view.cwd) || (real.is_some() && *real == row.real_cwd)
-        });
-        let active = self.active.is_none_or(|active| row.is_loaded() == active);
-        let prefix = self.prefix.as_ref().is_none_or(|prefix| {
-            let native = row.view.native.as_deref().unwrap_or_default();
-            row.key.to_string().starts_with(&prefix.to_ascii_lowercase())
-                || native.starts_with(prefix.as_str())
-        });
-        agent && cwd && active && prefix
-    }
-}
-
-/// One page of the rows that pass, behind the cursor.
-pub(super) fn page(node: &Node, filter: &Filter, cursor: Option<Cursor>, rows_max: usize) -> Page {
-    let all = node.directory.select(|row| {
-        filter.takes(row) && cursor.is_none_or(|(at, key)| (micros(row), row.key) < (at, key))
-    });
-    let more = all.len() > rows_max;
-    let rows: Vec<Arc<Row>> = all.into_iter().take(rows_max).collect();
-    let next = rows.last().filter(|_| more).map(|row| format!("{}_{}", micros(row), row.key));
-    Page { rows, next }
-}
-
-/// A position in the order of the list.
-pub(super) type Cursor = (i64, Key);
-
-/// Reads the cursor in params.
-pub(super) fn cursor_of(params: &Value) -> Result<Option<Cursor>, WireError> {
-    match params.get("cursor") {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) => value
-            .as_str()
-            .and_then(|text| text.split_once('_'))
-            .and_then(|(at, key)| Some((at.parse().ok()?, key.parse().ok()?)))
-            .map(Some)
-            .ok_or_else(|| {
-                WireError::new(
-                    Code::InvalidParams,
-                    "params.cursor is not one that session/list gave",
-                )
-            }),
-    }
-}
-
-fn micros(row: &Row) -> i64 {
-    row.changed_at().as_microsecond()
 }

@@ -6,9 +6,11 @@
 mod agents;
 mod ext;
 mod initialize;
+mod keep;
 mod list;
 mod open;
 mod remove;
+mod sessions;
 mod status;
 
 use std::borrow::Cow;
@@ -129,7 +131,7 @@ async fn to_lane(
         let key = resolve(node, conn, &asked)?;
         let lane = key.and_then(|key| conn.lane(key));
         let lane = lane.ok_or_else(|| not_active(node, key, &asked))?;
-        not_behind(node, key)?;
+        node.not_behind(key)?;
         Ok(lane)
     });
     match lane {
@@ -207,31 +209,6 @@ async fn response(conn: &Arc<Conn>, frame: Frame) {
         let input = Input::Answer { conn: conn.id, hop: hop.into(), frame };
         lane.send(LaneMsg::Client(conn.clone(), input)).await;
     }
-}
-
-/// Refuses what needs a record while no record can be written. `key` is the session it is about,
-/// where there is one already.
-fn not_behind(node: &Node, key: Option<Key>) -> Result<(), WireError> {
-    let behind = match key {
-        Some(key) => node.log.is_behind(key),
-        None => node.log.health().is_behind(),
-    };
-    if !behind {
-        return Ok(());
-    }
-    let health = node.log.health();
-    let full = health.full;
-    let why = if full {
-        "the disk is full"
-    } else if health.read_only {
-        "the data folder cannot be written"
-    } else {
-        "the disk takes nothing at present"
-    };
-    let text = format!(
-        "{why}: nothing is lost, and nothing new is begun until there is room; try again later"
-    );
-    Err(WireError::new(Code::Behind, text).with_data(json!({ "full": full })))
 }
 
 /// The params of a request as a value; an object, whatever was sent.

@@ -4,21 +4,18 @@ use std::sync::Arc;
 
 use frontdesk_core::envelope::{Frame, quote};
 use frontdesk_core::errors::{Code, WireError};
-use frontdesk_core::fold::View;
-use frontdesk_core::ids::Key;
 use frontdesk_core::methods::Method;
 use frontdesk_core::route::same_folder;
-use frontdesk_core::session::{AgentFacts, Attach, Born, How, Input};
-use serde_json::{Value, json};
+use frontdesk_core::session::{Attach, By, How, Input};
+use serde_json::json;
 
-use super::{cwd_of, not_behind, params, resolve, session_id};
-use crate::agent::instance::{Birth, Instance};
+use super::{cwd_of, params, resolve, session_id};
 use crate::config::AgentConfig;
 use crate::conn::Conn;
-use crate::log::{Journal, check, in_words, redact};
 use crate::node::Node;
+use crate::node::birth::{Bearing, Forking};
 use crate::node::directory::{Found, Row};
-use crate::session::{LaneHandle, LaneMsg, Start};
+use crate::session::LaneMsg;
 
 type Answer = Option<Result<String, WireError>>;
 
@@ -45,9 +42,17 @@ async fn try_new(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<()
         (None, None) => node.config.default_agent.clone(),
     };
     let agent = node.agent_or_error(&name)?;
-    not_behind(node, None)?;
+    let approval = super::keep::approval_mode(&params["_meta"]["frontdesk"]["approvalMode"])?;
+    node.not_behind(None)?;
     let instance = node.reserve_instance(&agent, Some(conn), &cwd).await?;
-    let born = bear(node, conn, frame, &instance, None).await;
+    let bearing = Bearing {
+        frame: frame.clone(),
+        by: by(conn),
+        client_info: conn.greeting().and_then(|greeting| greeting.info.clone()),
+        conn: Some(conn.clone()),
+        approval,
+    };
+    let born = node.bear(&instance, bearing).await;
     instance.unreserve();
     if let Err(error) = born {
         let silent = error.code == Code::AgentTimeout;
@@ -61,6 +66,12 @@ async fn try_new(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<()
     Ok(())
 }
 
+/// A client as records name it.
+pub(super) fn by(conn: &Conn) -> By {
+    let client = conn.client();
+    By { client: client.key, name: client.name }
+}
+
 /// `session/fork`: passed on to the instance that has the session, or to a fresh one.
 pub(super) async fn fork(node: Arc<Node>, conn: Arc<Conn>, frame: Frame) -> Answer {
     match try_fork(&node, &conn, &frame).await {
@@ -72,148 +83,15 @@ pub(super) async fn fork(node: Arc<Node>, conn: Arc<Conn>, frame: Frame) -> Answ
 async fn try_fork(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<(), WireError> {
     let asked = session_id(frame)?.into_owned();
     let cwd = cwd_of(&params(frame)).unwrap_or_default();
-    let row = known_row(node, conn, &asked, &cwd).await?;
-    let agent = node.agent_or_error(&row.view.agent)?;
-    not_behind(node, None)?;
-    not_damaged(&row).await?;
-    if node.greeted(&agent).is_some_and(|greeted| !greeted.abilities.fork) {
-        return Err(WireError::method_not_found("session/fork"));
-    }
-    let owner =
-        row.live.as_ref().and_then(|live| live.owner.as_ref()).map(|owner| owner.instance.clone());
-    let running = node.running_instances();
-    let found = running.into_iter().find(|i| owner.as_deref() == Some(&*i.id.0));
-    let (instance, reserved) = match found {
-        Some(instance) => (instance, false),
-        None => (node.reserve_instance(&agent, Some(conn), &row.view.cwd).await?, true),
+    let parent = known_row(node, conn, &asked, &cwd).await?;
+    let forking = Forking {
+        parent,
+        frame: Some(frame.clone()),
+        by: by(conn),
+        conn: Some(conn.clone()),
+        command_id: None,
     };
-    let native = row.view.native.clone().unwrap_or_default();
-    let born = if instance.abilities().fork {
-        bear(node, conn, frame, &instance, Some((&native, row.key))).await
-    } else {
-        Err(WireError::method_not_found("session/fork"))
-    };
-    if reserved {
-        instance.unreserve();
-        if born.is_err() {
-            node.set_aside(instance, conn);
-        }
-    }
-    born
-}
-
-/// A damaged history is read and gone on with; a second one is not made from it.
-async fn not_damaged(row: &Row) -> Result<(), WireError> {
-    let path = row.path.clone();
-    let checked = tokio::task::spawn_blocking(move || check(&path)).await;
-    let Ok(Ok(checked)) = checked else {
-        return Err(WireError::new(Code::Storage, "the session's journal could not be read"));
-    };
-    let Some((_, text)) = in_words(&checked.damage) else { return Ok(()) };
-    let places: Vec<Value> = checked
-        .damage
-        .iter()
-        .map(|damage| json!({ "line": damage.line, "bytes": damage.bytes, "what": damage.what.word() }))
-        .collect();
-    let text = format!(
-        "{text} A fork would copy it; repair it first with `frontdesk doctor --repair {}`",
-        row.key
-    );
-    Err(WireError::new(Code::Damaged, text).with_data(json!({ "damage": places })))
-}
-
-/// Passes a request on whose answer names a new session, and starts that session's lane.
-async fn bear(
-    node: &Arc<Node>,
-    conn: &Arc<Conn>,
-    frame: &Frame,
-    instance: &Arc<Instance>,
-    source: Option<(&str, Key)>,
-) -> Result<(), WireError> {
-    let key = node.fresh_key();
-    let (lane, rx) = LaneHandle::new(key, node.limits.lane_messages);
-    let native = source.map(|(native, _)| native);
-    let birth = instance.call_birth(frame, native, &conn.key, (lane.clone(), rx)).await?;
-    let claimed = node.claim(instance, &birth.native, &key.to_string(), true).await;
-    if let Err(error) = claimed {
-        // The agent gave an id that is in use: its ids are not unique, which is no claim on ours.
-        tracing::warn!(instance = %instance.id, error = %error.message, "an agent's new id is claimed already; going on without a claim");
-    }
-    let made = make(node, conn, frame, instance, &birth, key, source.map(|(_, key)| key));
-    match made {
-        Ok((journal, born)) => {
-            // Before the first record, so that a later daemon finds whatever there is.
-            if let Err(error) = instance.enlist(&birth.native, key, journal.path()).await {
-                node.directory.forget(key);
-                instance.unroute(&birth.native);
-                return Err(error);
-            }
-            conn.join(&lane);
-            let first = (conn.clone(), Input::Born(Box::new(born)));
-            let start = Start::Born { journal, instance: instance.clone(), first: Box::new(first) };
-            node.start_born(lane, birth.rx, start);
-            Ok(())
-        }
-        Err(error) => {
-            instance.unroute(&birth.native);
-            Err(error)
-        }
-    }
-}
-
-/// The journal, the row and the kept parameters of a session that an agent has just made.
-fn make(
-    node: &Node,
-    conn: &Conn,
-    frame: &Frame,
-    instance: &Instance,
-    birth: &Birth,
-    key: Key,
-    forked_from: Option<Key>,
-) -> Result<(Journal, Born), WireError> {
-    let storage = |error: crate::log::LogError| {
-        tracing::error!(%error, "failed to make a journal");
-        WireError::new(Code::Storage, "the session's journal could not be written")
-    };
-    let raw = frame.params().unwrap_or("{}");
-    let params = params(frame);
-    let journal = node.log.create(key, jiff::Timestamp::now()).map_err(storage)?;
-    node.log.params().write(key, raw).map_err(storage)?;
-    let view = View {
-        agent: instance.agent.name.clone(),
-        native: Some(birth.native.to_string()),
-        ..View::default()
-    };
-    node.directory.insert(Row::cold(key, view, journal.path().to_path_buf(), 0));
-    node.absorb_twin(&instance.agent.name, &birth.native, key);
-    let born = Born {
-        client: conn.client(),
-        id: frame.id().unwrap_or("null").into(),
-        spelling: key.to_string().into(),
-        answer: birth.frame.clone(),
-        agent: instance.agent.name.clone(),
-        facts: facts(&instance.agent, instance, 1),
-        cwd: params["cwd"].as_str().unwrap_or_default().to_owned(),
-        additional_directories: strings(&params["additionalDirectories"]),
-        parameters: redact(raw),
-        forked_from: forked_from.map(|key| key.to_string()),
-    };
-    Ok((journal, born))
-}
-
-fn facts(agent: &AgentConfig, instance: &Instance, epoch: u64) -> AgentFacts {
-    AgentFacts {
-        instance: instance.id.to_string(),
-        epoch,
-        can_return: instance.abilities().can_reopen(),
-        idle_unload_ms: agent.idle_unload_s.saturating_mul(1000),
-        loses_killed: instance.quirks().loses_killed_sessions,
-    }
-}
-
-fn strings(value: &Value) -> Vec<String> {
-    let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
-    items.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect()
+    node.fork(forking).await.map(|_| ())
 }
 
 /// `session/load` and `session/resume`: into the session's lane, in order with what the client sends
@@ -269,7 +147,7 @@ async fn attach(
     check_folder(row, &cwd, asked)?;
     if !row.is_loaded() || node.log.is_stuck(row.key) {
         // To call a session back takes records; one that runs is joined without any.
-        not_behind(node, Some(row.key))?;
+        node.not_behind(Some(row.key))?;
     }
     let how = if Method::of(&frame.method) == Method::Load { How::Load } else { How::Resume };
     let raw = frame.params_bytes().unwrap_or_default();
@@ -318,6 +196,11 @@ async fn known_row(
     if let Some(row) = own()? {
         return Ok(row);
     }
+    // It may be in a journal that the index does not have yet.
+    let complete = node.index_complete().await;
+    if let Some(row) = own()? {
+        return Ok(row);
+    }
     let agents = match &conn.bound {
         Some(bound) => vec![node.agent_or_error(bound)?],
         None => node.agents_known_to_list(),
@@ -331,7 +214,16 @@ async fn known_row(
             return Ok(row);
         }
     }
+    if !complete {
+        return Err(index_is_behind());
+    }
     Err(WireError::not_found(asked))
+}
+
+/// The index is being made or compared, so that nobody can say that a session is not there.
+pub(super) fn index_is_behind() -> WireError {
+    let text = "the index of sessions is being made; try again in a moment";
+    WireError::new(Code::Storage, text)
 }
 
 /// An agent that has no list of the session may still know it: one that answers `session/status`
@@ -368,6 +260,9 @@ async fn adopt_by_word(
     } else {
         json!({ "sessionId": asked, "cwd": cwd, "_unproven": true })
     };
+    if !node.index_in_step().await {
+        return None;
+    }
     let (adopting, name) = (node.clone(), agent.name.clone());
     let adopted = tokio::task::spawn_blocking(move || adopting.adopt_all(&name, &[row])).await;
     if !matches!(adopted, Ok(Ok(()))) {

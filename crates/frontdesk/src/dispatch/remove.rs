@@ -38,8 +38,8 @@ pub(super) async fn close(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
     lane.send(LaneMsg::Client(conn.clone(), input)).await;
 }
 
-/// `session/delete`: closed first, then deleted at the agent, then a tombstone here. What is unknown
-/// already succeeds.
+/// `session/delete`: closed first, then deleted at the agent, then a tombstone here; with
+/// `_meta.frontdesk.local` the agent keeps its own. What is unknown already succeeds.
 pub(super) async fn delete(
     node: Arc<Node>,
     conn: Arc<Conn>,
@@ -50,6 +50,9 @@ pub(super) async fn delete(
 
 async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<(), WireError> {
     let asked = session_id(frame)?.into_owned();
+    if resolve(node, conn, &asked)?.is_none() && !node.index_complete().await {
+        return Err(super::open::index_is_behind());
+    }
     let Some(row) = resolve(node, conn, &asked)?.and_then(|key| node.directory.get(key)) else {
         return Ok(());
     };
@@ -59,6 +62,11 @@ async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result
             format!("{others} other clients are attached; say force to delete it all the same");
         return Err(WireError::new(Code::InUse, text)
             .with_data(json!({ "sessionId": asked, "clients": others })));
+    }
+    if params(frame)["_meta"]["frontdesk"]["local"].as_bool() == Some(true) {
+        // Only what Frontdesk has of it. The tombstone keeps the agent's list from bringing it back.
+        unload(node, &row).await?;
+        return entomb(node, &row).await;
     }
     let agent = node.agent_or_error(&row.view.agent)?;
     if node.greeted(&agent).is_some_and(|greeted| !greeted.abilities.delete) {
@@ -138,7 +146,7 @@ async fn entomb(node: &Arc<Node>, row: &Row) -> Result<(), WireError> {
     let (tx, rx) = oneshot::channel();
     lane.send(LaneMsg::Entomb(tx)).await;
     match rx.await {
-        Ok(Ok(())) => {}
+        Ok(Ok(())) => node.index_forgets(row.key).await,
         Ok(Err(error)) => {
             tracing::error!(session = %row.key, error, "failed to delete a session");
             return Err(WireError::new(

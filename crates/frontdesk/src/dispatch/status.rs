@@ -14,6 +14,7 @@ use super::session_id;
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
 use crate::node::Node;
+use crate::node::standing::Standing;
 
 pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
     let id = frame.id().unwrap_or("null");
@@ -28,12 +29,15 @@ pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
         Some(facts) => reply(conn, id, &asked, facts),
         None if node.directory.is_deleted(&asked) => reply(conn, id, &asked, Facts::default()),
         None => {
+            let incomplete = node.standings.now() != Standing::Complete;
             if askable(node).is_empty() && node.unread_lists().is_empty() {
-                return reply(conn, id, &asked, Facts::default());
+                let facts = Facts { incomplete, ..Facts::default() };
+                return reply(conn, id, &asked, facts);
             }
             let (node, conn, id) = (node.clone(), conn.clone(), id.to_owned());
             tokio::spawn(async move {
-                let facts = ask_others(&node, &conn, &asked).await;
+                let mut facts = ask_others(&node, &conn, &asked).await;
+                facts.incomplete |= incomplete;
                 reply(&conn, &id, &asked, facts);
             });
         }

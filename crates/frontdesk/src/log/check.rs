@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use frontdesk_core::ids::Seq;
-use frontdesk_core::record::Record;
+use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
+use serde_json::json;
 
 use super::{Damage, LogError, Reader, Snapshot, What, disk};
 
@@ -153,7 +154,8 @@ pub fn repair(path: &Path, stamp: &str) -> Result<PathBuf, LogError> {
     let kept = path.with_file_name(format!("{name}.damaged-{stamp}"));
     let write = LogError::io("repair", path);
     let (temp, file) = disk::beside(path).map_err(LogError::io("repair", path))?;
-    let written = write_good(path, &file).and_then(|()| {
+    let original = kept.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let written = write_good(path, &file, &original).and_then(|()| {
         // The original has two names before it loses one.
         fs::hard_link(path, &kept).map_err(LogError::io("keep the original of", path))
     });
@@ -168,18 +170,53 @@ pub fn repair(path: &Path, stamp: &str) -> Result<PathBuf, LogError> {
     Ok(kept)
 }
 
-fn write_good(path: &Path, file: &File) -> Result<(), LogError> {
+fn write_good(path: &Path, file: &File, original: &str) -> Result<(), LogError> {
     let mut out = io::BufWriter::with_capacity(256 << 10, file);
     let mut lines = BufReader::new(File::open(path).map_err(LogError::io("open", path))?);
     let mut reader = Reader::open(path)?;
     let mut failed = None;
+    let mut last = 0;
     reader.read_all(&mut |record: Record, offset: u64| {
+        let lost = record.seq > last + 1
+            && record.kind != Kind::Damage
+            && (last > 0 || record.kind != Kind::Deleted);
+        if failed.is_none() && lost {
+            let mut line = Vec::new();
+            in_place_of_lost(&record, last + 1, original).write_line(&mut line);
+            failed = out.write_all(&line).err();
+        }
         if failed.is_none() {
             failed = copy_or_print(&record, offset, &mut lines, &mut out).err();
         }
+        last = record.seq;
     })?;
     let done = failed.map_or_else(|| out.flush(), Err);
     done.map_err(LogError::io("write beside", path))
+}
+
+/// What stands where records from number `first` on are lost, up to the one that follows.
+fn in_place_of_lost(next: &Record, first: Seq, original: &str) -> Record {
+    let last = next.seq - 1;
+    let what = if first == last {
+        format!("Record {first} is lost")
+    } else {
+        format!("Records {first} to {last} are lost")
+    };
+    let data = json!({
+        "missing": [first, last],
+        "original": original,
+        "text": format!("{what}: the record of this session was damaged here."),
+        "shown": true,
+    });
+    Record {
+        v: RECORD_VERSION,
+        seq: last,
+        epoch: next.epoch,
+        at: next.at,
+        kind: Kind::Damage,
+        src: None,
+        data: Bytes::from(data.to_string()),
+    }
 }
 
 /// The record's own line where that is nothing else, byte for byte; else the record.
@@ -289,9 +326,14 @@ mod tests {
         let kept = repair(&path, "20261130T120000Z").unwrap();
         assert_eq!(kept.file_name().unwrap(), "journal.jsonl.damaged-20261130T120000Z");
         assert_eq!(fs::read(&kept).unwrap(), content);
-        let expected = [&lines(1..=1)[..], newer.as_bytes(), &lines(4..=5)].concat();
-        assert_eq!(fs::read(&path).unwrap(), expected);
-        assert_eq!(seqs(&path), [1, 3, 4, 5]);
+        let text = fs::read_to_string(&path).unwrap();
+        let repaired: Vec<&str> = text.split_inclusive('\n').collect();
+        assert!(repaired[1].contains(r#""seq":2"#) && repaired[1].contains(r#""missing":[2,2]"#));
+        let expected = [&lines(1..=1)[..], repaired[1].as_bytes(), newer.as_bytes(), &lines(4..=5)];
+        let expected = expected.concat();
+        assert_eq!(text.as_bytes(), expected);
+        assert_eq!(seqs(&path), [1, 2, 3, 4, 5]);
+        assert!(!check(&path).unwrap().is_damaged(), "and then it is whole");
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 2, "and nothing else");
         // What it was already is not taken twice.
         assert!(repair(&path, "20261130T120000Z").is_err(), "the first original is not replaced");

@@ -29,6 +29,7 @@ mod space;
 mod tail;
 #[cfg(test)]
 mod testing;
+mod touched;
 
 use std::fs;
 use std::io;
@@ -49,10 +50,11 @@ pub use self::journal::{Journal, Ticket};
 pub use self::params::Params;
 pub use self::reader::{Damage, LINE_BYTES_MAX, Reader, What};
 pub use self::redact::redact;
-pub use self::replay::Replayed;
+pub use self::replay::{Committed, Replayed, committed};
 pub use self::scan::{Found, scan};
 pub use self::snapshot::Snapshot;
 pub use self::space::Health;
+pub use self::touched::{Left as TouchedLeft, TOUCHED_NAME, Touched};
 
 use self::commit::{Committer, Retiring};
 use self::disk::{Disk, OsDisk};
@@ -200,9 +202,11 @@ impl Log {
             disk::make_folder(folder).map_err(LogError::io("make", folder))?;
         }
         let params = Params::open(data)?;
-        let (replayed, left) = replay::replay(&commit, &sessions)?;
+        let (mut replayed, left) = replay::replay(&commit, &sessions)?;
+        let (touched, behind) = Touched::open(data);
+        replayed.behind = behind;
         let space = Space::new(data, limits.reserve_bytes);
-        let shared = Arc::new(Shared::new(disk, sessions, space, limits));
+        let shared = Arc::new(Shared::new(disk, sessions, space, limits, touched));
         shared.take_over(&left);
         let committer = Committer::new(Arc::clone(&shared), commit.clone(), left.next, limits);
         let commit = spawn("commit-log", &commit, move || committer.run())?;
@@ -294,6 +298,7 @@ impl Log {
             }
         };
         let slot = self.shared.slots.slot(key, path);
+        self.shared.note_written(&slot);
         slot.entomb(write).map_err(LogError::io("entomb", path))?;
         // The commit log may still hold what was deleted.
         self.shared.commit.roll();
@@ -305,6 +310,18 @@ impl Log {
     #[must_use]
     pub fn params(&self) -> &Params {
         &self.params
+    }
+
+    /// The sessions whose journals may be ahead of the index.
+    #[must_use]
+    pub fn touched(&self) -> &Touched {
+        &self.shared.touched
+    }
+
+    /// Whether somebody has the right to write this session's journal at this moment.
+    #[must_use]
+    pub fn has_writer(&self, key: Key) -> bool {
+        self.shared.slots.has_writer(key)
     }
 
     /// The folder of all journals.

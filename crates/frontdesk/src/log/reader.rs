@@ -394,8 +394,12 @@ impl Reader {
         }
         if record.seq <= self.last {
             self.note(span.damage(What::Repeated { seq: record.seq }));
-        } else if record.seq == self.last + 1 || (self.last == 0 && record.kind == Kind::Deleted) {
-            // A tombstone keeps the number it was given; what was before it is gone on purpose.
+        } else if record.seq == self.last + 1
+            || record.kind == Kind::Damage
+            || (self.last == 0 && record.kind == Kind::Deleted)
+        {
+            // A tombstone keeps the number it was given; what was before it is gone on purpose. A
+            // repair puts a record in the place of those that are lost.
             self.serve(record, span, out);
         } else {
             self.held = Some((record, span));

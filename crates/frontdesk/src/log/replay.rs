@@ -39,6 +39,10 @@ pub struct Replayed {
     /// Journals that could not take their records, and why. The commit log is kept for the next
     /// start.
     pub failed: Vec<(PathBuf, String)>,
+    /// Journals that were written to.
+    pub changed: Vec<(Key, PathBuf)>,
+    /// What `touched.log` says of the daemon before.
+    pub behind: super::TouchedLeft,
 }
 
 /// Where an entry's line lies.
@@ -85,13 +89,19 @@ pub(super) fn replay(commit: &Path, sessions: &Path) -> Result<(Replayed, Left),
     done.sessions = wanted.len();
     for ((folder, key), wanted) in wanted {
         let path = sessions.join(&folder).join(JOURNAL_NAME);
+        let before = (done.written, done.remade);
         let played = if is_of(Path::new(&folder), key) {
             play(&path, &wanted, &open, &mut done)
         } else {
             Err(LogError::Foreign { path: path.clone() })
         };
         match played {
-            Ok(()) => left.journals.push((key, path)),
+            Ok(()) => {
+                if before != (done.written, done.remade) {
+                    done.changed.push((key, path.clone()));
+                }
+                left.journals.push((key, path));
+            }
             Err(error) => {
                 tracing::warn!(%error, journal = %path.display(), "failed to play the commit log");
                 done.failed.push((path, error.to_string()));
@@ -122,6 +132,58 @@ fn list(commit: &Path) -> Result<Vec<(u64, PathBuf)>, LogError> {
     }
     files.sort_unstable();
     Ok(files)
+}
+
+/// What lies in a commit log, for a daemon's start to come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// Its files.
+    pub files: usize,
+    /// Files whose last entry is cut short: it was being written, and nobody was told of it.
+    pub torn_files: usize,
+    /// Whole entries.
+    pub entries: usize,
+    /// Journals that lack records which are here, and how many.
+    pub lacking: Vec<(PathBuf, usize)>,
+}
+
+/// Looks into the commit log below `data` and changes nothing. Only while no daemon runs on it: a
+/// running one is ahead of its journals as it should be.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn committed(data: &Path) -> Result<Committed, LogError> {
+    let mut found = Committed::default();
+    let mut wanted: BTreeMap<PathBuf, Wanted> = BTreeMap::new();
+    let folder = data.join("commit");
+    if !folder.exists() {
+        return Ok(found);
+    }
+    for (_, path) in list(&folder)? {
+        let mut entries = Entries::open(&path).map_err(LogError::io("open", &path))?;
+        while let Some(entry) = entries.next().map_err(LogError::io("read", &path))? {
+            found.entries += 1;
+            if is_of(Path::new(&entry.folder), entry.key) {
+                let journal = data.join("sessions").join(&entry.folder).join(JOURNAL_NAME);
+                let place = Place { file: 0, offset: entry.offset, len: entry.len };
+                wanted.entry(journal).or_default().insert(entry.seq, place);
+            }
+        }
+        found.files += 1;
+        found.torn_files += usize::from(entries.is_torn());
+    }
+    for (journal, wanted) in wanted {
+        let lacks = if journal.exists() {
+            let lacks = Lacks::look(&journal, &wanted)?;
+            lacks.before.values().map(Vec::len).sum::<usize>() + lacks.at_end.len()
+        } else {
+            wanted.len()
+        };
+        if lacks > 0 {
+            found.lacking.push((journal, lacks));
+        }
+    }
+    Ok(found)
 }
 
 /// Whether a file of the commit log has records that one of these journals lacks.

@@ -14,7 +14,7 @@ use frontdesk_core::limits::Limits;
 
 use super::disk::{AppendFile, Disk};
 use super::space::Space;
-use super::{LogError, commit, disk, flush, replay};
+use super::{LogError, Touched, commit, disk, flush, replay};
 
 /// What all parts of one log share.
 pub(super) struct Shared {
@@ -23,6 +23,7 @@ pub(super) struct Shared {
     pub(super) slots: Slots,
     pub(super) commit: Arc<commit::Queue>,
     pub(super) flush: flush::Queue,
+    pub(super) touched: Touched,
     pub(super) rounds: AtomicU64,
     pub(super) detours: AtomicU64,
     pub(super) space: Arc<Space>,
@@ -34,6 +35,7 @@ impl Shared {
         sessions: PathBuf,
         space: Arc<Space>,
         limits: &Limits,
+        touched: Touched,
     ) -> Self {
         Self {
             disk,
@@ -42,8 +44,23 @@ impl Shared {
             slots: Slots::new(limits.journal_files),
             commit: Arc::new(commit::Queue::new(limits)),
             flush: flush::Queue::new(limits.stream_sync_ms),
+            touched,
             rounds: AtomicU64::new(0),
             detours: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes before a write that the journal may be ahead of the index, once a cut. Called by who
+    /// has the right to write: a cut keeps sessions that have a writer.
+    pub(super) fn note_written(&self, slot: &Slot) {
+        let generation = self.touched.generation();
+        if slot.noted.swap(generation, Ordering::AcqRel) == generation {
+            return;
+        }
+        let folder = disk::parent(&slot.path);
+        let folder = folder.strip_prefix(&self.sessions).ok().and_then(Path::to_str);
+        if let Some(folder) = folder {
+            self.touched.note(slot.key, folder);
         }
     }
 
@@ -94,6 +111,8 @@ impl Shared {
 pub(super) struct Slot {
     pub(super) key: Key,
     pub(super) path: PathBuf,
+    /// The cut of `touched.log` in which it was noted there.
+    noted: AtomicU64,
     state: Mutex<State>,
     /// Held while syncing: who finds the journal synced knows that the sync is over.
     syncing: Mutex<()>,
@@ -162,6 +181,7 @@ impl Slot {
         bytes: &[u8],
         streamed: bool,
     ) -> Result<(), Refused> {
+        shared.note_written(self);
         let mut state = self.lock();
         if state.dead {
             return Err(Refused::Dead);
@@ -382,6 +402,7 @@ impl Slots {
         let slot = Arc::new(Slot {
             key,
             path: path.to_path_buf(),
+            noted: AtomicU64::new(0),
             state: Mutex::default(),
             syncing: Mutex::default(),
         });
@@ -402,6 +423,14 @@ impl Slots {
                 open.push_back(oldest);
             }
         }
+    }
+
+    /// Whether a session's journal has a writer.
+    pub(super) fn has_writer(&self, key: Key) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = known.slots.get(&key).and_then(Weak::upgrade);
+        drop(known);
+        slot.is_some_and(|slot| slot.lock().writer)
     }
 
     /// Files open at this moment.

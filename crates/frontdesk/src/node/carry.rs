@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::{InstanceId, Key, is_path_safe};
-use frontdesk_core::session::{AgentFacts, Carry as Parts, Ends, SentRequest};
+use frontdesk_core::session::{Carry as Parts, Ends, SentRequest};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Node;
+use super::birth::facts;
 use super::directory::Row;
 use crate::agent::facts::Facts;
 use crate::agent::instance::{Before, Instance, Parts as InstanceParts};
@@ -278,13 +279,7 @@ impl Node {
         wanted: &BTreeSet<u64>,
     ) -> oneshot::Receiver<()> {
         let Found { native, here, view, bytes, ends } = found;
-        let facts = AgentFacts {
-            instance: instance.id.to_string(),
-            epoch: view.epoch,
-            can_return: instance.abilities().can_reopen(),
-            idle_unload_ms: instance.agent.idle_unload_s.saturating_mul(1000),
-            loses_killed: instance.quirks().loses_killed_sessions,
-        };
+        let facts = facts(instance, view.epoch);
         let requests = balance
             .requests
             .iter()

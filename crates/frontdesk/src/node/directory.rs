@@ -1,10 +1,16 @@
-//! Who has what: one row per known session, read without waiting.
+//! Who has what: one row per known session, read without waiting for anybody.
 //!
 //! Status, list and every look-up of an id read here; lanes publish here. Nothing in this room can
 //! start, load or attach anything, so "asking is free" holds by construction.
+//!
+//! Rows in memory are those of sessions that have a lane, and those the index does not have yet.
+//! They stand before the rows of the index, where everything else is one look-up: a cold session
+//! costs no memory. A row leaves memory only after the index has it, so that no look-up that asks
+//! memory first and the index then can miss one.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+mod pending;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
@@ -12,278 +18,260 @@ use frontdesk_core::fold::{Origin, View};
 use frontdesk_core::ids::Key;
 use frontdesk_core::route::{Candidate, Meaning, meaning};
 use frontdesk_core::session::{Phase, Session};
-use frontdesk_core::status::{Facts, Owner, State};
-use jiff::Timestamp;
-use serde_json::{Value, json};
 
+pub use super::row::{Live, Row};
+use super::standing::Bell;
 use crate::agent::instance::Instance;
+use crate::index::{Index, Known};
 use crate::lock::{read, write};
 
-/// One known session.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// Its key.
-    pub key: Key,
-    /// What its records add up to.
-    pub view: View,
-    /// Its journal.
-    pub path: PathBuf,
-    /// The working directory without links, where it exists here.
-    pub real_cwd: Option<PathBuf>,
-    /// Loaded, or on its way.
-    pub live: Option<Live>,
-    /// Clients taking part.
-    pub clients: usize,
-    /// Prompts that wait.
-    pub queued: usize,
-    /// When this row was last true for sure.
-    pub seen: Instant,
-    /// Bytes of its journal.
-    pub bytes: u64,
-}
-
-/// A session that an instance has or is about to have.
-#[derive(Clone, Debug)]
-pub struct Live {
-    /// What it is doing; `None` while it is being started or closed.
-    pub state: Option<State>,
-    /// The instance; `None` while it is being started or closed.
-    pub owner: Option<Arc<Owner>>,
-}
-
 /// All known sessions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Directory {
     tables: RwLock<Tables>,
+    pub(super) index: Arc<Index>,
+    /// Rings when a row has to be written to the index, and when one was.
+    pub(super) bell: Arc<Bell>,
+    since: Instant,
 }
 
 #[derive(Debug, Default)]
 struct Tables {
-    rows: HashMap<Key, Arc<Row>>,
+    rows: HashMap<Key, Hot>,
     natives: HashMap<Arc<str>, Vec<Key>>,
-    /// Deleted ones: (agent, native id) that no list brings back.
-    tombs: HashMap<(String, String), Key>,
+    /// Sessions that are none any more, until the index knows it.
+    gone: HashMap<Key, Gone>,
+    /// Keys of rows and gone sessions that the index does not have as they are.
+    dirty: HashSet<Key>,
 }
 
-impl Row {
-    /// A row for a session that no instance has.
-    #[must_use]
-    pub fn cold(key: Key, view: View, path: PathBuf, bytes: u64) -> Self {
-        let real_cwd = std::fs::canonicalize(&view.cwd).ok();
-        Self::cold_in(key, view, path, bytes, real_cwd)
-    }
+/// A row in memory.
+#[derive(Debug)]
+struct Hot {
+    row: Arc<Row>,
+    /// Lanes that hold it.
+    pins: u32,
+    /// Native ids under which it is found.
+    aliases: Vec<Arc<str>>,
+    /// The agent for which the index counts it.
+    counted: Option<Arc<str>>,
+}
 
-    /// As [`Row::cold`], where the working directory without links is known.
-    #[must_use]
-    pub fn cold_in(
-        key: Key,
-        view: View,
-        path: PathBuf,
-        bytes: u64,
-        real_cwd: Option<PathBuf>,
-    ) -> Self {
-        Self {
-            key,
-            view,
-            path,
-            real_cwd,
-            live: None,
-            clients: 0,
-            queued: 0,
-            seen: Instant::now(),
-            bytes,
-        }
-    }
+#[derive(Clone, Debug)]
+struct Gone {
+    what: Change,
+    counted: Option<Arc<str>>,
+}
 
-    /// The id ACP clients are told: the key of sessions made here, the native id of found ones.
-    #[must_use]
-    pub fn public_id(&self) -> String {
-        match (&self.view.origin, &self.view.native) {
-            (Origin::Adopted, Some(native)) => native.clone(),
-            _ => self.key.to_string(),
-        }
-    }
+/// What the index has to be told.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A row as it is now.
+    Put(Arc<Row>),
+    /// A session was deleted; its tombstone stays.
+    Deleted(Arc<Row>),
+    /// It never was a session.
+    Forgotten,
+}
 
-    /// When it last changed, for ordering.
-    #[must_use]
-    pub fn changed_at(&self) -> Timestamp {
-        self.view.updated_at.or(self.view.created_at).unwrap_or(Timestamp::UNIX_EPOCH)
-    }
-
-    /// Whether an instance has it or is about to.
-    #[must_use]
-    pub fn is_loaded(&self) -> bool {
-        self.live.is_some()
-    }
-
-    /// The owner as it is told; the one of before where it has not changed.
-    fn owner(&self, instance: &Instance, session: &Session) -> Arc<Owner> {
-        let epoch = session.view().epoch;
-        let before = self.live.as_ref().and_then(|live| live.owner.as_ref());
-        match before.filter(|owner| owner.epoch == epoch && *owner.instance == *instance.id.0) {
-            Some(owner) => owner.clone(),
-            None => Arc::new(Owner {
-                agent: instance.agent.name.clone(),
-                instance: instance.id.to_string(),
-                pid: instance.pid,
-                since: instance.since.to_string(),
-                epoch,
-            }),
-        }
-    }
-
-    /// What is known for a probe.
-    #[must_use]
-    pub fn facts(&self) -> Facts {
-        let loaded = self.live.as_ref().and_then(|live| Some((live.state, live.owner.clone()?)));
-        let age_ms = if self.is_loaded() { 0 } else { millis(self.seen.elapsed()) };
-        Facts {
-            moving: self.live.is_some() && loaded.is_none(),
-            loaded,
-            recorded: !self.view.unproven,
-            resumable: self.view.resumable,
-            agent: Some(self.view.agent.clone()),
-            age_ms,
-            ..Facts::default()
-        }
-    }
-
-    /// The row as `_frontdesk/sessions` shows it.
-    #[must_use]
-    pub fn to_json(&self) -> Value {
-        let view = &self.view;
-        let owner = self.live.as_ref().and_then(|live| live.owner.as_ref());
-        let mut row = json!({
-            "id": self.public_id(),
-            "key": self.key,
-            "agent": view.agent,
-            "nativeId": view.native,
-            "cwd": view.cwd,
-            "title": view.title,
-            "status": if self.is_loaded() { "active" } else { "inactive" },
-            "source": if self.is_loaded() { "owner" } else { "index" },
-            "ageMs": if self.is_loaded() { 0 } else { millis(self.seen.elapsed()) },
-            "createdAt": view.created_at,
-            "updatedAt": view.updated_at,
-            "lastActivityAt": view.last_activity_at,
-            "turnCount": view.turn_count,
-            "queuedTurns": self.queued,
-            "clients": self.clients,
-            "path": self.path,
-            "bytes": self.bytes,
-        });
-        if let Some(state) = self.live.as_ref().and_then(|live| live.state) {
-            row["state"] = json!(state);
-        }
-        if let Some(owner) = owner {
-            row["owner"] = json!(**owner);
-        }
-        if let Some(resumable) = view.resumable {
-            row["resumable"] = json!(resumable);
-        }
-        if let Some(row) = row.as_object_mut() {
-            row.retain(|_, value| !value.is_null());
-        }
-        row
-    }
+/// What a look-up by agent and native id found.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// A known session.
+    Known(Arc<Row>),
+    /// A deleted one: it is not taken in again.
+    Deleted,
 }
 
 impl Directory {
+    /// A directory over an index.
+    #[must_use]
+    pub fn new(index: Arc<Index>) -> Self {
+        Self { tables: RwLock::default(), index, bell: Arc::default(), since: Instant::now() }
+    }
+
     /// Adds or replaces a row.
     pub fn insert(&self, row: Row) {
+        let counted = self.counted(row.key);
         let mut tables = write(&self.tables);
-        if row.view.deleted {
-            tables.bury(&row);
-            return;
+        let deleted = row.view.deleted;
+        if deleted {
+            tables.bury(row, counted);
+        } else {
+            let entombed =
+                matches!(tables.gone.get(&row.key), Some(Gone { what: Change::Deleted(_), .. }));
+            // A late word does not bring a deleted session back.
+            if entombed {
+                return;
+            }
+            tables.insert(row, counted);
         }
-        tables.insert(row);
+        drop(tables);
+        self.bell.ring();
+    }
+
+    /// The agent for which the index counts a session.
+    fn counted(&self, key: Key) -> Option<Arc<str>> {
+        let entry = self.index.get(key)?;
+        (!entry.view.deleted && !entry.view.unproven).then(|| entry.view.agent.as_str().into())
     }
 
     /// The row of a session.
     #[must_use]
     pub fn get(&self, key: Key) -> Option<Arc<Row>> {
-        read(&self.tables).rows.get(&key).cloned()
+        {
+            let tables = read(&self.tables);
+            if let Some(hot) = tables.rows.get(&key) {
+                return Some(hot.row.clone());
+            }
+            if tables.gone.contains_key(&key) {
+                return None;
+            }
+        }
+        let entry = self.index.get(key).filter(|entry| !entry.view.deleted)?;
+        Some(Arc::new(Row::of(entry, self.since)))
     }
 
-    /// How many sessions are known.
+    /// The row of a session, which is kept in memory from now on until it is [let go](Self::unpin).
     #[must_use]
-    pub fn len(&self) -> usize {
-        read(&self.tables).rows.len()
+    pub fn pin(&self, key: Key) -> Option<Arc<Row>> {
+        let row = self.get(key)?;
+        let counted = self.counted(key);
+        let mut tables = write(&self.tables);
+        if tables.gone.contains_key(&key) {
+            return None;
+        }
+        if !tables.rows.contains_key(&key) {
+            let row = Arc::unwrap_or_clone(row);
+            tables.insert(row, counted);
+            tables.dirty.remove(&key);
+        }
+        let hot = tables.rows.get_mut(&key)?;
+        hot.pins += 1;
+        Some(hot.row.clone())
     }
 
-    /// Whether no session is known.
+    /// A lane that held a row has ended.
+    pub fn unpin(&self, key: Key) {
+        let mut tables = write(&self.tables);
+        if let Some(hot) = tables.rows.get_mut(&key) {
+            hot.pins = hot.pins.saturating_sub(1);
+            // It leaves memory when the index has it for certain.
+            tables.dirty.insert(key);
+            drop(tables);
+            self.bell.ring();
+        }
+    }
+
+    /// How many sessions are known, of one agent or of all.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub fn count(&self, agent: Option<&str>) -> u64 {
+        let is = |other: &str| agent.is_none_or(|agent| agent == other);
+        let tables = read(&self.tables);
+        let hot = tables.rows.values();
+        let here = hot.filter(|hot| hot.row.is_listed() && is(&hot.row.view.agent)).count();
+        let counted = tables.rows.values().map(|hot| &hot.counted);
+        let counted = counted.chain(tables.gone.values().map(|gone| &gone.counted));
+        let twice = counted.flatten().filter(|agent| is(agent)).count();
+        drop(tables);
+        (self.index.count(agent) + here as u64).saturating_sub(twice as u64)
     }
 
     /// What an id means on an endpoint (DESIGN section 4).
     #[must_use]
     pub fn resolve(&self, id: &str, bound: Option<&str>) -> Meaning {
-        let tables = read(&self.tables);
-        let by_key = id.parse::<Key>().ok().filter(|key| tables.rows.contains_key(key));
-        let natives = tables.natives.get(id).map(Vec::as_slice).unwrap_or_default();
-        let rows: Vec<&Arc<Row>> = natives.iter().filter_map(|key| tables.rows.get(key)).collect();
-        let candidates: Vec<Candidate<'_>> = rows
+        let by_key = id.parse::<Key>().ok().filter(|key| self.knows(*key));
+        if by_key.is_some() {
+            return meaning(by_key, &[], bound);
+        }
+        let known = self.natives(id);
+        let candidates: Vec<Candidate<'_>> = known
             .iter()
-            .map(|row| Candidate { key: row.key, agent: &row.view.agent, loaded: row.is_loaded() })
+            .filter(|(known, _)| !known.deleted)
+            .map(|(known, row)| Candidate {
+                key: known.key,
+                agent: &known.agent,
+                loaded: row.as_ref().is_some_and(|row| row.is_loaded()),
+            })
             .collect();
-        meaning(by_key, &candidates, bound)
+        meaning(None, &candidates, bound)
     }
 
-    /// The session of an agent with this native id, if there is exactly one; deleted ones count.
+    fn knows(&self, key: Key) -> bool {
+        let tables = read(&self.tables);
+        if tables.rows.contains_key(&key) {
+            return true;
+        }
+        let gone = tables.gone.contains_key(&key);
+        drop(tables);
+        !gone && self.index.has(key)
+    }
+
+    /// Sessions with a native id, deleted ones too, in the order of their keys; with their rows
+    /// where these are in memory.
+    fn natives(&self, native: &str) -> Vec<(Known, Option<Arc<Row>>)> {
+        let mut known = read(&self.tables).named(native);
+        let cold = self.index.natives(native);
+        if !cold.is_empty() {
+            let tables = read(&self.tables);
+            for cold in cold {
+                if known.iter().any(|(other, _)| other.key == cold.key)
+                    || tables.gone.contains_key(&cold.key)
+                {
+                    continue;
+                }
+                let row = tables.rows.get(&cold.key).map(|hot| hot.row.clone());
+                known.push((cold, row));
+            }
+        }
+        known.sort_by_key(|(known, _)| known.key);
+        known
+    }
+
+    /// The session of an agent with this native id, if there is one; deleted ones count.
     #[must_use]
     pub fn find_native(&self, agent: &str, native: &str) -> Option<Found> {
-        let tables = read(&self.tables);
-        if tables.tombs.contains_key(&(agent.to_owned(), native.to_owned())) {
+        let known = self.natives(native);
+        let own: Vec<_> = known.iter().filter(|(known, _)| known.agent == agent).collect();
+        if own.iter().any(|(known, _)| known.deleted) {
             return Some(Found::Deleted);
         }
-        let keys = tables.natives.get(native)?;
-        let mut rows = keys
-            .iter()
-            .filter_map(|key| tables.rows.get(key))
-            .filter(|row| row.view.agent == agent);
-        rows.next().map(|row| Found::Known(row.clone()))
+        let (known, row) = own.first()?;
+        row.clone().or_else(|| self.get(known.key)).map(Found::Known)
     }
 
     /// Rows of the same conversation as `key` that hold nothing: found in a list, never loaded.
     #[must_use]
     pub fn twins(&self, agent: &str, native: &str, key: Key) -> Vec<Arc<Row>> {
-        let tables = read(&self.tables);
-        let keys = tables.natives.get(native).map(Vec::as_slice).unwrap_or_default();
-        let rows =
-            keys.iter().filter(|other| **other != key).filter_map(|key| tables.rows.get(key));
+        let known = self.natives(native).into_iter();
+        let others =
+            known.filter(|(other, _)| other.key != key && other.agent == agent && !other.deleted);
+        let rows = others.filter_map(|(other, row)| row.or_else(|| self.get(other.key)));
         rows.filter(|row| {
-            row.view.agent == agent
-                && row.view.origin == Origin::Adopted
-                && row.view.items == 0
-                && row.live.is_none()
+            row.view.origin == Origin::Adopted && row.view.items == 0 && row.live.is_none()
         })
-        .cloned()
         .collect()
     }
 
-    /// Whether an id is the native id of a deleted session and of no other.
+    /// Whether an id is that of a deleted session and of no other.
     #[must_use]
-    pub fn is_deleted(&self, native: &str) -> bool {
-        let tables = read(&self.tables);
-        let known = tables.natives.get(native).is_some_and(|keys| !keys.is_empty());
-        !known && tables.tombs.keys().any(|(_, tomb)| tomb == native)
+    pub fn is_deleted(&self, id: &str) -> bool {
+        let known = self.natives(id);
+        if let Ok(key) = id.parse::<Key>() {
+            let gone = read(&self.tables).gone.contains_key(&key);
+            if gone || self.index.get(key).is_some_and(|entry| entry.view.deleted) {
+                return true;
+            }
+        }
+        !known.is_empty() && known.iter().all(|(known, _)| known.deleted)
     }
 
-    /// All rows that pass, newest change first.
+    /// Sessions that an instance has or is about to have, and that pass.
     #[must_use]
-    pub fn select(&self, wanted: impl Fn(&Row) -> bool) -> Vec<Arc<Row>> {
-        let mut rows: Vec<_> = read(&self.tables)
-            .rows
-            .values()
-            .filter(|row| !row.view.unproven && wanted(row))
-            .cloned()
-            .collect();
-        rows.sort_by(|left, right| {
-            (right.changed_at(), right.key).cmp(&(left.changed_at(), left.key))
-        });
-        rows
+    pub fn loaded(&self, wanted: impl Fn(&Row) -> bool) -> Vec<Arc<Row>> {
+        let tables = read(&self.tables);
+        let rows = tables.rows.values().map(|hot| &hot.row);
+        rows.filter(|row| row.is_loaded() && wanted(row)).cloned().collect()
     }
 
     /// A lane tells what its session is now. `live`: `None` cold, `Some(None)` on its way,
@@ -296,11 +284,13 @@ impl Directory {
         bytes: u64,
     ) {
         let mut tables = write(&self.tables);
-        let Some(row) = tables.rows.get_mut(&key) else { return };
-        let row = Arc::make_mut(row);
+        let Some(hot) = tables.rows.get_mut(&key) else { return };
+        let row = Arc::make_mut(&mut hot.row);
         let native_is_new = row.view.native != session.view().native;
+        let mut changed = row.bytes != bytes;
         if row.view.seq != session.view().seq {
-            row.view = session.view().clone();
+            row.take_view(session.view().clone());
+            changed = true;
         }
         row.live = live.map(|instance| Live {
             state: session.state(),
@@ -312,69 +302,126 @@ impl Directory {
         row.bytes = bytes;
         debug_assert!(matches!(session.phase(), Phase::Cold) == row.live.is_none());
         if native_is_new {
-            let row = row.clone();
-            tables.insert(row);
+            let (row, counted) = ((*hot.row).clone(), hot.counted.clone());
+            tables.insert(row, counted);
+        }
+        if changed && tables.dirty.insert(key) {
+            drop(tables);
+            self.bell.ring();
         }
     }
 
     /// A list told something newer about a session that no lane has.
-    pub fn update_view(&self, key: Key, view: View) {
-        let mut tables = write(&self.tables);
-        if let Some(row) = tables.rows.get_mut(&key) {
-            Arc::make_mut(row).view = view;
-        }
+    pub fn update_view(&self, key: Key, view: View, bytes: u64) {
+        let Some(row) = self.get(key) else { return };
+        let mut row = Arc::unwrap_or_clone(row);
+        row.take_view(view);
+        row.bytes = bytes;
+        self.insert(row);
     }
 
     /// A session that turned out not to be one.
     pub fn forget(&self, key: Key) {
+        let counted = self.counted(key);
         let mut tables = write(&self.tables);
-        if let Some(row) = tables.rows.remove(&key)
-            && let Some(native) = &row.view.native
-            && let Some(keys) = tables.natives.get_mut(native.as_str())
-        {
-            keys.retain(|other| *other != key);
-        }
+        tables.remove(key);
+        tables.gone.insert(key, Gone { what: Change::Forgotten, counted });
+        tables.dirty.insert(key);
+        drop(tables);
+        self.bell.ring();
     }
 
     /// A session was deleted.
     pub fn entomb(&self, key: Key) {
+        let Some(row) = self.get(key) else { return };
+        let counted = self.counted(key);
         let mut tables = write(&self.tables);
-        if let Some(row) = tables.rows.remove(&key) {
-            tables.bury(&row);
-        }
+        tables.bury(Arc::unwrap_or_clone(row), counted);
+        drop(tables);
+        self.bell.ring();
     }
-}
 
-/// What a look-up by agent and native id found.
-#[derive(Clone, Debug)]
-pub enum Found {
-    /// A known session.
-    Known(Arc<Row>),
-    /// A deleted one: it is not taken in again.
-    Deleted,
+    /// Whether the index does not have a session as it is.
+    #[must_use]
+    pub fn is_dirty(&self, key: Key) -> bool {
+        read(&self.tables).dirty.contains(&key)
+    }
+
+    /// Whether a session is in memory: what is true of it is here, and not in its journal alone.
+    #[must_use]
+    pub fn is_hot(&self, key: Key) -> bool {
+        let tables = read(&self.tables);
+        tables.rows.contains_key(&key) || tables.gone.contains_key(&key)
+    }
 }
 
 impl Tables {
-    fn insert(&mut self, row: Row) {
-        if let Some(native) = &row.view.native {
-            let keys = self.natives.entry(native.as_str().into()).or_default();
-            if !keys.contains(&row.key) {
-                keys.push(row.key);
-            }
+    fn insert(&mut self, row: Row, counted: Option<Arc<str>>) {
+        let key = row.key;
+        self.gone.remove(&key);
+        let mut aliases = self.rows.get(&key).map(|hot| hot.aliases.clone()).unwrap_or_default();
+        if let Some(native) = &row.view.native
+            && !aliases.iter().any(|alias| **alias == **native)
+        {
+            let native: Arc<str> = native.as_str().into();
+            self.natives.entry(native.clone()).or_default().push(key);
+            aliases.push(native);
         }
-        self.rows.insert(row.key, Arc::new(row));
+        let pins = self.rows.get(&key).map_or(0, |hot| hot.pins);
+        self.rows.insert(key, Hot { row: Arc::new(row), pins, aliases, counted });
+        self.dirty.insert(key);
     }
 
-    fn bury(&mut self, row: &Row) {
-        if let Some(native) = &row.view.native {
-            self.tombs.insert((row.view.agent.clone(), native.clone()), row.key);
-            if let Some(keys) = self.natives.get_mut(native.as_str()) {
-                keys.retain(|key| *key != row.key);
+    fn remove(&mut self, key: Key) {
+        let Some(hot) = self.rows.remove(&key) else { return };
+        self.dirty.remove(&key);
+        for alias in hot.aliases {
+            if let Some(keys) = self.natives.get_mut(&alias) {
+                keys.retain(|other| *other != key);
+                if keys.is_empty() {
+                    self.natives.remove(&alias);
+                }
             }
         }
+    }
+
+    fn bury(&mut self, mut row: Row, counted: Option<Arc<str>>) {
+        let key = row.key;
+        self.remove(key);
+        row.view = View {
+            seq: row.view.seq,
+            epoch: row.view.epoch,
+            agent: std::mem::take(&mut row.view.agent),
+            native: row.view.native.take(),
+            deleted: true,
+            ..View::default()
+        };
+        self.gone.insert(key, Gone { what: Change::Deleted(Arc::new(row)), counted });
+        self.dirty.insert(key);
+    }
+
+    /// Sessions in memory that are found under a native id, deleted ones too.
+    fn named(&self, native: &str) -> Vec<(Known, Option<Arc<Row>>)> {
+        let keys = self.natives.get(native).map(Vec::as_slice).unwrap_or_default();
+        let rows = keys.iter().filter_map(|key| self.rows.get(key));
+        let mut known: Vec<_> = rows
+            .map(|hot| {
+                let agent = hot.row.view.agent.clone();
+                (Known { key: hot.row.key, agent, deleted: false }, Some(hot.row.clone()))
+            })
+            .collect();
+        for (key, gone) in &self.gone {
+            if let Change::Deleted(row) = &gone.what
+                && row.view.native.as_deref() == Some(native)
+            {
+                let agent = row.view.agent.clone();
+                known.push((Known { key: *key, agent, deleted: true }, None));
+            }
+        }
+        known
     }
 }
 
-fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;

@@ -243,7 +243,7 @@ impl Node {
     /// Whether a session of this instance, `besides` one, is at work.
     #[must_use]
     pub fn has_turn(&self, instance: &Instance, besides: Option<Key>) -> bool {
-        let works = self.directory.select(|row| {
+        let works = self.directory.loaded(|row| {
             let live = row.live.as_ref();
             besides != Some(row.key)
                 && live

@@ -119,6 +119,10 @@ impl Node {
             .flatten()
             .cloned()
             .collect();
+        // What is not in the index yet must not be taken in a second time.
+        if !self.index_in_step().await {
+            return false;
+        }
         let node = self.clone();
         let name = agent.name.clone();
         let adopted = tokio::task::spawn_blocking(move || node.adopt_all(&name, &rows)).await;
@@ -212,6 +216,7 @@ impl Node {
     /// If a journal cannot be written.
     pub fn adopt_all(&self, agent: &str, rows: &[Value]) -> Result<(), LogError> {
         for row in rows {
+            self.directory.wait_for_room(self.limits.index_rows as usize);
             let Some(native) = row.get("sessionId").and_then(Value::as_str) else { continue };
             if native.is_empty() || native.len() > SESSION_ID_BYTES_MAX {
                 continue;
@@ -303,7 +308,7 @@ impl Node {
         let _unsynced = journal.append(std::slice::from_ref(&record))?;
         let mut view = known.view.clone();
         view.apply(&record);
-        self.directory.update_view(known.key, view);
+        self.directory.update_view(known.key, view, journal.bytes());
         Ok(())
     }
 }

@@ -1,14 +1,20 @@
 //! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
 //!
-//! Rooms: [`carry`] what an earlier daemon left running; [`directory`] who has what; [`instances`] agents that run; [`lists`] the agents' own
-//! lists; `open` calling a session back; [`recover`] what a start does.
+//! Rooms: [`birth`] new sessions; [`carry`] what an earlier daemon left running; [`directory`] who has
+//! what; [`page`] pages of it; [`keeper`] the index's thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a
+//! session back; [`recover`] what an earlier daemon left.
 
+pub mod birth;
 pub mod carry;
 pub mod directory;
 pub mod instances;
+pub mod keeper;
 pub mod lists;
 mod open;
+pub mod page;
 pub mod recover;
+mod row;
+pub mod standing;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -29,13 +35,17 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::agent::instance::Instance;
 use crate::config::{AgentConfig, Config};
 use crate::conn::Conn;
+use crate::index::{Cursors, Index};
 use crate::lock::lock;
 use crate::log::Log;
 use crate::paths::Paths;
 use crate::session::{LaneHandle, LaneMsg, Start};
+use crate::workspace::Workspaces;
 use directory::Directory;
+use keeper::Keeper;
 use lists::Lists;
 pub use open::OpenRequest;
+use standing::Standings;
 
 /// How long the last answers of a stopping daemon may take to be made and read.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
@@ -59,8 +69,16 @@ pub struct Node {
     pub claims: PathBuf,
     /// Who has what.
     pub directory: Directory,
+    /// How the index stands to the journals.
+    pub standings: Standings,
+    /// The thread of the index.
+    pub keeper: Keeper,
+    /// Where lists go on.
+    pub cursors: Cursors,
     /// The agents' own lists.
     pub lists: Lists,
+    /// The branches of the sessions' folders.
+    pub workspaces: Workspaces,
     /// When it began.
     pub since: Timestamp,
     lanes: Mutex<HashMap<Key, LaneHandle>>,
@@ -104,7 +122,7 @@ struct Dropped {
 }
 
 impl Node {
-    /// A daemon over an open log. Sessions are read by [`Node::recover_sessions`].
+    /// A daemon over an open log. Sessions are known once [`Node::open_index`] was called.
     #[must_use]
     pub fn new(paths: Paths, exe: PathBuf, config: Config, log: Log, claims: PathBuf) -> Self {
         let limits = Arc::new(config.limits.clone());
@@ -113,6 +131,9 @@ impl Node {
             .iter()
             .map(|agent| (agent.name.clone(), Arc::new(agent.clone())))
             .collect();
+        let workspaces = Workspaces::new(&limits);
+        let index = Index::new(&paths.data, log.sessions_dir());
+        let cursors = Cursors::open(&paths.data);
         let node = Self {
             paths,
             exe,
@@ -121,8 +142,12 @@ impl Node {
             limits,
             log: Arc::new(log),
             claims,
-            directory: Directory::default(),
+            directory: Directory::new(Arc::new(index)),
+            standings: Standings::default(),
+            keeper: Keeper::default(),
+            cursors,
             lists: Lists::default(),
+            workspaces,
             since: Timestamp::now(),
             lanes: Mutex::default(),
             instances: Mutex::default(),
@@ -141,7 +166,10 @@ impl Node {
     #[must_use]
     pub fn now(&self) -> Now {
         let mono_ms = u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Now { wall: Timestamp::now(), mono_ms }
+        // As a journal has it: what is told of a session must not change with the next start.
+        let now = Timestamp::now();
+        let wall = Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now);
+        Now { wall, mono_ms }
     }
 
     /// A deadline of a session machine as an instant.
@@ -189,7 +217,7 @@ impl Node {
         if let Some(lane) = lanes.get(&key).filter(|lane| !lane.is_closed()) {
             return Some(lane.clone());
         }
-        let row = self.directory.get(key)?;
+        let row = self.directory.pin(key)?;
         let (lane, rx) = LaneHandle::new(key, self.limits.lane_messages);
         lanes.insert(key, lane.clone());
         drop(lanes);
@@ -211,6 +239,7 @@ impl Node {
         start: Start,
     ) {
         lock(&self.lanes).insert(lane.key(), lane.clone());
+        let _row = self.directory.pin(lane.key());
         crate::session::spawn(self.clone(), lane, rx, start);
     }
 
@@ -239,6 +268,7 @@ impl Node {
 
     /// A lane has ended.
     pub fn lane_ended(&self, key: Key) {
+        self.directory.unpin(key);
         let mut lanes = lock(&self.lanes);
         if lanes.get(&key).is_some_and(LaneHandle::is_closed) {
             lanes.remove(&key);
@@ -437,9 +467,7 @@ impl Node {
             grace_ms + self.limits.agent_close_ms + 4 * self.limits.stop_term_ms,
         );
         let until = tokio::time::Instant::now() + limit;
-        while !self.directory.select(directory::Row::is_loaded).is_empty()
-            && tokio::time::Instant::now() < until
-        {
+        while !self.directory.loaded(|_| true).is_empty() && tokio::time::Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let instances = self.running_instances();

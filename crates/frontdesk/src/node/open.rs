@@ -23,6 +23,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Node;
+use super::birth::facts;
 use crate::agent::instance::Instance;
 use crate::config::AgentConfig;
 use crate::conn::Conn;
@@ -174,13 +175,7 @@ impl Node {
         let enlisted = instance.enlist(native, request.lane.key(), &request.journal).await;
         enlisted.map_err(StartFailure::Ours)?;
         instance.keep_no_more(native).await;
-        let facts = AgentFacts {
-            instance: instance.id.to_string(),
-            epoch: view.epoch + 1,
-            can_return: true,
-            idle_unload_ms: instance.agent.idle_unload_s.saturating_mul(1000),
-            loses_killed: instance.quirks().loses_killed_sessions,
-        };
+        let facts = AgentFacts { can_return: true, ..facts(instance, view.epoch + 1) };
         let opening = Input::Opening { facts, mode };
         request.lane.send(LaneMsg::Opening { instance: instance.clone(), input: opening }).await;
         let frame = instance

@@ -3,6 +3,7 @@
 //! `run` is the whole life of `frontdesk serve`. What a connection says is read in `client`.
 
 mod client;
+mod reindex;
 mod start;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::node::Node;
 use crate::paths::Paths;
+pub use reindex::reindex;
 
 /// What `frontdesk serve` was told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,7 +83,7 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
         move || start::recover(&node, &replayed, taken)
     })
     .await
-    .context("failed to recover")?;
+    .context("failed to recover")??;
     let socket = paths.socket();
     let listener = start::bind(&socket)?;
     start::say_ready(&socket)?;
@@ -94,7 +96,7 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     node.request_stop(false);
     if node.stopping().is_some_and(|stopping| stopping.hand_over) {
         node.hand_over().await;
-        return end(&node, listener, &socket).await;
+        return end(node, listener, &socket).await;
     }
     // Clients that are attached may still cancel and answer while running turns get their grace.
     tokio::select! {
@@ -105,17 +107,20 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     if node.stopping().is_some_and(|stopping| stopping.all) {
         start::end_all_holders(&paths, &node.limits).await?;
     }
-    end(&node, listener, &socket).await
+    end(node, listener, &socket).await
 }
 
 /// The last steps: no more connections, and everything that was written is synced.
-async fn end(node: &Arc<Node>, listener: UnixListener, socket: &Path) -> anyhow::Result<ExitCode> {
+async fn end(node: Arc<Node>, listener: UnixListener, socket: &Path) -> anyhow::Result<ExitCode> {
     drop(listener);
     if let Err(error) = std::fs::remove_file(socket) {
         tracing::warn!(path = %socket.display(), %error, "failed to remove the socket");
     }
-    let log = node.log.clone();
-    tokio::task::spawn_blocking(move || log.close()).await.context("failed to close the log")??;
+    let closing = move || {
+        node.close_index();
+        node.log.close()
+    };
+    tokio::task::spawn_blocking(closing).await.context("failed to close the log")??;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -174,10 +174,10 @@ pub(super) fn open(paths: Paths, config: Config) -> anyhow::Result<(Arc<Node>, R
     Ok((Arc::new(Node::new(paths, exe, config, log, claims)), replayed))
 }
 
-/// Reads every session that is not carried on.
-pub(super) fn recover(node: &Node, replayed: &Replayed, taken: TakenUp) {
+/// Starts the index; carried sessions are in the directory already and are left alone.
+pub(super) fn recover(node: &Arc<Node>, replayed: &Replayed, taken: TakenUp) -> anyhow::Result<()> {
     let began = Instant::now();
-    let recovered = node.recover_sessions();
+    let recovered = node.open_index(replayed).context("failed to start the index")?;
     tracing::info!(
         sessions = recovered.sessions,
         carried = taken.sessions,
@@ -188,6 +188,7 @@ pub(super) fn recover(node: &Node, replayed: &Replayed, taken: TakenUp) {
         ms = began.elapsed().as_millis(),
         "recovered"
     );
+    Ok(())
 }
 
 /// Binds the socket for this user only; a leftover one of a dead daemon is replaced (the lock is ours).

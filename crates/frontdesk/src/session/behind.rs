@@ -38,7 +38,8 @@ impl Lane {
             return false;
         }
         match message {
-            LaneMsg::Agent { .. } => true,
+            // A branch is no hurry.
+            LaneMsg::Agent { .. } | LaneMsg::Input(Input::Workspace(_)) => true,
             // Only behind what it comes after.
             LaneMsg::Ended { .. }
             | LaneMsg::Answered { .. }

@@ -36,7 +36,7 @@ struct Found {
 
 impl Lane {
     /// Carries out effects in order; everything appended up to the next wait is written in one go,
-    /// before anything that was said after it. `false` if not all of it could be written.
+    /// before anything that was said after it. `false` if records are not safe and never will be.
     pub(super) async fn carry_out(&mut self, effects: Vec<Effect>) -> bool {
         let mut rest: std::collections::VecDeque<Effect> = effects.into();
         while !rest.is_empty() {

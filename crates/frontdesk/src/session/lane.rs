@@ -1,8 +1,7 @@
 //! The actor around the session machine.
 
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
-use std::pin::Pin;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -14,17 +13,19 @@ use frontdesk_core::ids::ConnId;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Carried, Effect, Input, Phase, Session, Tag};
 use frontdesk_core::status::State;
+use frontdesk_core::workspace::Workspace;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, Sleep};
 
-use super::{LaneHandle, LaneMsg};
+use super::alarm::Alarm;
+use super::{Copy, LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
 use crate::log::{Health, Journal, LogError, Snapshot, Ticket};
 use crate::node::Node;
+use crate::workspace::Follow;
 
 /// Messages handled before effects are carried out: one write for all their records.
 const BATCH_MESSAGES: usize = 64;
@@ -48,8 +49,12 @@ pub enum Start {
         journal: Journal,
         /// The instance that has it.
         instance: Arc<Instance>,
-        /// The client that asked, and `Input::Born`: handled before anything else.
-        first: Box<(Arc<Conn>, Input)>,
+        /// The client that takes part from here on, and `Input::Born`: handled before anything else.
+        first: Box<(Option<Arc<Conn>>, Input)>,
+        /// The history that a fork begins with.
+        copy: Option<Copy>,
+        /// Told when all that the session begins with is durable.
+        ready: oneshot::Sender<()>,
     },
     /// Live since before this daemon.
     Carried(Box<Carry>),
@@ -94,17 +99,17 @@ async fn begin(
     mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
     start: Start,
 ) -> Result<Lane, LogError> {
-    let (journal, view, snapshot_bytes, instance, first) = match start {
+    let (journal, view, snapshot_bytes, instance, birth) = match start {
         Start::Carried(carry) => return carry_on(node, handle, mailbox, *carry).await,
-        Start::Born { journal, instance, first } => {
-            (journal, View::default(), 0, Some(instance), Some(*first))
+        Start::Born { journal, instance, first, copy, ready } => {
+            (journal, View::default(), 0, Some(instance), Some((*first, copy, ready)))
         }
         Start::Journal(path) => {
             let log = node.log.clone();
             let opened = tokio::task::spawn_blocking(move || {
                 // First the journal, so that the lane before this one has written its last word.
-                let journal = open_when_free(&log, &path)?;
-                let view = crate::node::recover::read_view(&path)?;
+                let mut journal = open_when_free(&log, &path)?;
+                let view = crate::node::recover::read_for_lane(&mut journal)?;
                 let covered = Snapshot::read(&path).map_or(0, |(found, _)| found.journal_bytes);
                 Ok::<_, LogError>((journal, view, covered))
             });
@@ -116,11 +121,17 @@ async fn begin(
     let session = Session::cold(view, node.limits.clone(), node.now());
     let mut lane = Lane::new(node, handle, rx, session, journal, instance);
     lane.snapshot_bytes = snapshot_bytes;
-    if let Some((conn, input)) = first {
-        lane.conns.insert(conn.id, conn);
-        let effects = lane.session.handle(input, lane.node.now());
-        lane.carry_out(effects).await;
+    if let Some(((conn, born), copy, ready)) = birth {
+        lane.conns.extend(conn.map(|conn| (conn.id, conn)));
+        let mut safe = lane.handle_now(born).await;
+        if let Some(copy) = copy {
+            lane.copy(copy).await;
+            safe = lane.handle_now(Input::CopyEnded).await;
+        }
         lane.publish();
+        if safe {
+            let _ = ready.send(());
+        }
     }
     Ok(lane)
 }
@@ -176,6 +187,8 @@ pub(super) struct Lane {
     /// A snapshot is being written.
     pub(super) saving: Option<JoinHandle<()>>,
     pub(super) entombed: bool,
+    /// The branch of its folder, from the first time that an instance has it.
+    follow: Option<Follow>,
     /// Records could not be written and never will be.
     is_undone: bool,
     /// The next daemon goes on from here.
@@ -225,6 +238,7 @@ impl Lane {
             snapshot_bytes: 0,
             saving: None,
             entombed: false,
+            follow: None,
             is_undone: false,
             handed_over: None,
         }
@@ -237,6 +251,7 @@ impl Lane {
             if self.may_rest() {
                 break;
             }
+            self.follow_workspace();
             let deadline = self.session.deadline_ms().map(|at| self.node.instant_of(at));
             alarm.set(deadline);
             let got = tokio::select! {
@@ -249,6 +264,10 @@ impl Lane {
                 got = self.rx.recv_many(&mut batch, BATCH_MESSAGES) => got,
                 () = alarm.rings() => {
                     batch.push(LaneMsg::Input(Input::Tick));
+                    1
+                }
+                workspace = news(self.follow.as_mut()) => {
+                    batch.push(LaneMsg::Input(Input::Workspace(workspace)));
                     1
                 }
                 // A turn that is quiet may be one whose agent finds no space to speak into.
@@ -264,6 +283,7 @@ impl Lane {
             }
             let mut effects = Vec::new();
             let mut handled = Handled::default();
+            let mut promised = Vec::new();
             let paused = self.node.log.health().is_behind();
             if !paused {
                 // In the order in which they came, before what came later.
@@ -277,9 +297,21 @@ impl Lane {
                 if let LaneMsg::Client(_, Input::Attach(_)) = &message {
                     self.look_at_instance(&mut effects).await;
                 }
+                if let LaneMsg::Durable { inputs, done } = message {
+                    let now = self.node.now();
+                    for input in inputs {
+                        effects.extend(self.session.handle(input, now));
+                    }
+                    promised.push(done);
+                    continue;
+                }
                 self.take(message, &mut effects, &mut handled);
             }
-            self.is_undone |= !self.carry_out(effects).await;
+            if !promised.is_empty() {
+                effects.push(Effect::Sync);
+            }
+            let safe = self.carry_out(effects).await;
+            self.is_undone |= !safe;
             // What is not recorded is not dealt with: a later daemon reads it again.
             if let Some(instance) = self.instance.as_ref().filter(|_| !self.is_undone) {
                 for number in handled.answers {
@@ -290,6 +322,9 @@ impl Lane {
                 }
             }
             self.publish();
+            for done in promised.into_iter().filter(|_| safe) {
+                let _ = done.send(());
+            }
             self.snapshot();
             if self.entombed {
                 break;
@@ -302,6 +337,18 @@ impl Lane {
             }
         }
         self.finish().await;
+    }
+
+    /// From the first time on that an instance has the session its folder's branch is followed;
+    /// what waits already comes first.
+    fn follow_workspace(&mut self) {
+        if self.follow.is_some() || !self.rx.is_empty() {
+            return;
+        }
+        let cwd = &self.session.view().cwd;
+        if matches!(self.session.phase(), Phase::Live) && !cwd.is_empty() {
+            self.follow = Some(self.node.workspaces.follow(Path::new(cwd)));
+        }
     }
 
     /// Before somebody joins: an instance whose process has just died is not joined any more, also
@@ -361,6 +408,8 @@ impl Lane {
                 self.handed_over = Some(tx);
                 return;
             }
+            // Taken before, because somebody waits for its end.
+            LaneMsg::Durable { .. } => return,
             LaneMsg::Describe(tx) => {
                 let _ = tx.send(self.describe());
                 return;
@@ -480,68 +529,10 @@ async fn refuse_all(mut rx: mpsc::Receiver<LaneMsg>) {
     }
 }
 
-/// A deadline that moves with every message, behind one timer that seldom does: a later deadline
-/// leaves the timer as it is, and what rings too early is set again.
-struct Alarm {
-    sleep: Pin<Box<Sleep>>,
-    armed: Option<Instant>,
-    due: Option<Instant>,
-}
-
-impl Alarm {
-    fn new() -> Self {
-        let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
-        Self { sleep, armed: None, due: None }
-    }
-
-    fn set(&mut self, due: Option<Instant>) {
-        self.due = due;
-        if let Some(at) = due.filter(|at| self.armed.is_none_or(|armed| *at < armed)) {
-            self.arm(at);
-        }
-    }
-
-    fn arm(&mut self, at: Instant) {
-        self.sleep.as_mut().reset(at);
-        self.armed = Some(at);
-    }
-
-    /// Waits until the deadline is over; for ever if there is none.
-    async fn rings(&mut self) {
-        loop {
-            if self.armed.is_none() {
-                std::future::pending::<()>().await;
-            }
-            self.sleep.as_mut().await;
-            self.armed = None;
-            match self.due {
-                Some(due) if due <= Instant::now() => return,
-                Some(due) => self.arm(due),
-                None => {}
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn an_alarm_rings_at_its_last_deadline_and_never_before() {
-        let start = Instant::now();
-        let at = |ms| Some(start + Duration::from_millis(ms));
-        let mut alarm = Alarm::new();
-        alarm.set(at(100));
-        alarm.set(at(500));
-        alarm.rings().await;
-        assert_eq!(start.elapsed().as_millis(), 500);
-        alarm.set(at(900));
-        alarm.set(at(700));
-        alarm.rings().await;
-        assert_eq!(start.elapsed().as_millis(), 700);
-        alarm.set(None);
-        let silent = tokio::time::timeout(Duration::from_secs(9), alarm.rings()).await;
-        assert!(silent.is_err(), "nothing was due");
+/// What git says of the followed folder, when that changes; for ever if none is followed.
+async fn news(follow: Option<&mut Follow>) -> Workspace {
+    match follow {
+        Some(follow) => follow.changed().await,
+        None => std::future::pending().await,
     }
 }

@@ -4,8 +4,10 @@
 //! shown, and carries out effects in order. Lanes are made by `node` on demand and end when their
 //! session is cold and nobody takes part.
 
+mod alarm;
 mod behind;
 mod catch_up;
+mod copying;
 mod effects;
 mod lane;
 mod rest;
@@ -22,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
 
+pub use copying::Copy;
 pub use lane::{Carry, Start, spawn};
 
 /// One message for a lane.
@@ -70,6 +73,14 @@ pub enum LaneMsg {
     /// The daemon ends and another one goes on: everything up to here is written and synced, then
     /// told, and nothing more is taken.
     HandOver(oneshot::Sender<()>),
+    /// Inputs of the machine, taken as one; `done` is told when what follows from them is durable
+    /// and shown.
+    Durable {
+        /// In order.
+        inputs: Vec<Input>,
+        /// Dropped where the lane cannot do it.
+        done: oneshot::Sender<()>,
+    },
     /// What is going on, for people.
     Describe(oneshot::Sender<Value>),
     /// Delete: the journal becomes a tombstone and the lane ends.

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
+use crate::fold::ApprovalMode;
 
 /// What the agent does in a turn, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,10 +162,12 @@ struct Desk {
     steps: u64,
     crash_at: Option<u64>,
     luck: u64,
+    rules: bool,
 }
 
 impl Desk {
-    fn new(script: Vec<Vec<Act>>) -> Self {
+    /// `rules`: the policy says yes to every question.
+    fn new(script: Vec<Vec<Act>>, rules: bool) -> Self {
         let agent = Agent {
             script,
             last: 0,
@@ -191,23 +194,18 @@ impl Desk {
             steps: 0,
             crash_at: None,
             luck: 1,
+            rules,
         };
-        let answer = frame(r#"{"id":"x","result":{"sessionId":"n"}}"#);
-        let born = Born {
-            client: able(1),
-            id: "1".into(),
-            spelling: "key".into(),
-            answer,
-            agent: "a".into(),
-            facts: facts(),
-            cwd: "/w".into(),
-            additional_directories: Vec::new(),
-            parameters: "{}".into(),
-            forked_from: None,
-        };
+        let first = First { client: able(1), id: "1".into(), spelling: "key".into() };
+        let facts = desk.facts();
+        let born = Born { first: Some(first), facts, ..born() };
         let effects = desk.handle(Input::Born(Box::new(born)));
         desk.carry_out(effects).unwrap();
         desk
+    }
+
+    fn facts(&self) -> AgentFacts {
+        AgentFacts { approval: self.rules.then_some(ApprovalMode::AllowAll), ..facts() }
     }
 
     fn handle(&mut self, input: Input) -> Vec<Effect> {
@@ -414,7 +412,7 @@ impl Desk {
 
     /// What the ledger adds up to: what the machine needs, and what the holder lacks.
     fn balance(&mut self) -> (Carry, Vec<(u64, Bytes)>) {
-        let mut carry = Carry { facts: facts(), ..Carry::default() };
+        let mut carry = Carry { facts: self.facts(), ..Carry::default() };
         let mut unsent = Vec::new();
         let mut done = BTreeSet::new();
         self.next = self.agent.last + 1;
@@ -499,10 +497,10 @@ fn lines(journal: &[Record]) -> Vec<String> {
     journal.iter().map(line).collect()
 }
 
-fn same_in_the_end(script: &[Vec<Act>], crashes: &[u64], luck: u64) {
-    let mut calm = Desk::new(script.to_vec());
+fn same_in_the_end(script: &[Vec<Act>], rules: bool, crashes: &[u64], luck: u64) {
+    let mut calm = Desk::new(script.to_vec(), rules);
     calm.run(&[]);
-    let mut rough = Desk::new(script.to_vec());
+    let mut rough = Desk::new(script.to_vec(), rules);
     rough.luck = luck;
     rough.run(crashes);
     for desk in [&calm, &rough] {
@@ -522,8 +520,9 @@ proptest! {
         script in proptest::collection::vec(proptest::collection::vec(act(), 0..7), 1..4),
         crashes in proptest::collection::vec(1..40_u64, 0..6),
         luck in any::<u64>(),
+        rules in any::<bool>(),
     ) {
-        same_in_the_end(&script, &crashes, luck);
+        same_in_the_end(&script, rules, &crashes, luck);
     }
 }
 
@@ -535,13 +534,13 @@ fn a_crash_at_every_single_step_is_survived() {
         vec![AskAndGoOn, AskAndGoOn, Write, Chunk],
         vec![],
     ];
-    let mut calm = Desk::new(script.to_vec());
+    let mut calm = Desk::new(script.to_vec(), false);
     calm.run(&[]);
     assert!(calm.steps > 60, "{}", calm.steps);
     for at in 1..=calm.steps {
         for luck in 0..4 {
-            same_in_the_end(&script, &[at], luck);
-            same_in_the_end(&script, &[at, 1 + luck], luck);
+            same_in_the_end(&script, luck == 3, &[at], luck);
+            same_in_the_end(&script, luck == 2, &[at, 1 + luck], luck);
         }
     }
 }
@@ -597,9 +596,12 @@ const STARTED: &str = r#"{"turn":"turn_4","client":"k1","requestId":"9","sender"
 #[test]
 fn a_prompt_goes_out_as_it_came_in_where_nobody_sent_it() {
     let carried = taken_up(&[(Kind::TurnStarted, STARTED)], Carry::default());
-    let [Effect::Send { frame, turn, client, .. }] = &carried.effects[..] else {
+    // It had no name yet either.
+    let [Effect::Append(named), Effect::Send { frame, turn, client, .. }] = &carried.effects[..]
+    else {
         panic!("{:?}", carried.effects)
     };
+    assert_eq!(named.kind, Kind::Renamed);
     let params = frame.params().unwrap();
     assert_eq!(
         params,
@@ -638,12 +640,18 @@ fn a_turn_that_was_closed_for_its_agent_still_holds_up_the_next() {
     let answer = frame(r#"{"id":5,"result":{"stopReason":"cancelled"}}"#);
     let input = Input::AgentAnswer { tag: waits[0].0, frame: answer, at: Position { source } };
     let effects = session.handle(input, now);
-    assert_eq!(words(&effects), ["write note", "write turn_started", "send session/prompt"]);
+    assert_eq!(
+        words(&effects),
+        ["write note", "write turn_started", "write renamed", "send session/prompt"]
+    );
     // Once the late answer is recorded nothing is waited for.
     let late = r#"{"turn":"turn_4","late":true,"answer":{}}"#;
     let records = [records[0].clone(), records[1].clone(), (Kind::Note, late), records[2].clone()];
     let carried = taken_up(&records, sent());
-    assert_eq!(words(&carried.effects), ["write turn_started", "send session/prompt"]);
+    assert_eq!(
+        words(&carried.effects),
+        ["write turn_started", "write renamed", "send session/prompt"]
+    );
 }
 
 #[test]

@@ -28,6 +28,10 @@ enum Act {
     Wait(u64),
     Lag(u64),
     Unload,
+    Policy(crate::fold::ApprovalMode),
+    Rename,
+    Archive(bool),
+    Branch(bool),
 }
 
 fn acts() -> impl Strategy<Value = Act> {
@@ -54,6 +58,10 @@ fn acts() -> impl Strategy<Value = Act> {
         prop_oneof![Just(100u64), Just(10_000), Just(60_000), Just(2_000_000)].prop_map(Act::Wait),
         conn.prop_map(Act::Lag),
         Just(Act::Unload),
+        proptest::sample::select(&crate::fold::ApprovalMode::ALL[..]).prop_map(Act::Policy),
+        Just(Act::Rename),
+        any::<bool>().prop_map(Act::Archive),
+        any::<bool>().prop_map(Act::Branch),
     ]
 }
 
@@ -242,9 +250,10 @@ impl World {
                     self.step(Input::CancelRequest { conn: ConnId(conn), id: id.into() });
                 }
             }
-            Act::Ask => {
-                self.agent_asks("session/request_permission", r#","options":[{"optionId":"yes"}]"#)
-            }
+            Act::Ask => self.agent_asks(
+                "session/request_permission",
+                r#","options":[{"optionId":"yes","kind":"allow_once"}]"#,
+            ),
             Act::Read => self.agent_asks("fs/read_text_file", r#","path":"/x""#),
             Act::Ext => self.agent_asks("_x/y", ""),
             Act::Chunk if self.live => {
@@ -274,6 +283,17 @@ impl World {
             }
             Act::Lag(conn) => self.step(Input::Lagging { conn: ConnId(conn) }),
             Act::Unload => self.step(Input::Unload { why: CloseWhy::Idle }),
+            Act::Policy(mode) => self.step(Input::Policy { mode, command_id: None }),
+            Act::Rename => {
+                let name = "n".to_owned();
+                self.step(Input::Rename(Rename { name, by: None, command_id: None }));
+            }
+            Act::Archive(archived) => self.step(Input::Archive { archived }),
+            Act::Branch(main) => {
+                let branch = main.then(|| "main".to_owned());
+                let workspace = crate::workspace::Workspace { branch, worktree: None };
+                self.step(Input::Workspace(workspace));
+            }
             Act::Prompt(_)
             | Act::SetMode(_)
             | Act::Close(..)

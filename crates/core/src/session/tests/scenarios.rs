@@ -35,7 +35,7 @@ fn choose(option: &str) -> Frame {
 fn a_turn_is_written_before_it_is_sent_and_ends_before_it_is_answered() {
     let mut bench = Bench::live();
     let effects = bench.prompt(1, "3", "hi");
-    assert_eq!(words(&effects), ["write turn_started", "send session/prompt"]);
+    assert_eq!(words(&effects), ["write turn_started", "write renamed", "send session/prompt"]);
     assert_eq!(bench.session.state(), Some(State::Running));
     assert_eq!(words(&bench.agent(CHUNK)), ["write update", "tell c1 session/update"]);
     let effects = end_turn(&mut bench, sent(&effects));

@@ -40,6 +40,12 @@ pub(super) fn check(run: &mut Run, name: &str, arguments: &[Value]) -> Result<()
             let session = text(0)?;
             run.until(until, |run| log(run, &session, &item(1)))
         }
+        "journal" => super::journals::check(run, &text(0)?, &item(1)),
+        "told" => {
+            let until = patience(&item(1), "until")?.unwrap_or(UNTIL);
+            let who = text(0)?;
+            run.until(until, |run| super::journals::told(run, &who, &item(1)))
+        }
         "info" => {
             let until = patience(&item(1), "until")?.unwrap_or(UNTIL);
             run.until(until, |run| {

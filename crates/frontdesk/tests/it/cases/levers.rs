@@ -81,6 +81,17 @@ pub(super) fn pull(run: &mut Run, lever: &str, arguments: &[Value]) -> Result<()
             let written = made.and_then(|()| std::fs::write(&path, content));
             written.map_err(|e| format!("failed to write {}: {e}", path.display()))
         }
+        "journal" => super::journals::change(run, text(0)?, item(1)),
+        "stream" => super::journals::stream(run, text(0)?, text(1)?, item(2)),
+        "fill_disk" | "free_disk" => {
+            let disk = run.disk.as_ref().ok_or("the case has no small disk")?;
+            if lever == "fill_disk" {
+                disk.fill()
+            } else {
+                disk.free()
+            }
+            Ok(())
+        }
         "mkdir" => std::fs::create_dir_all(text(0)?).map_err(|e| format!("failed to mkdir: {e}")),
         _ => Err(format!("no such lever: {lever}")),
     }

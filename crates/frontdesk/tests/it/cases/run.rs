@@ -11,9 +11,11 @@ use uuid::Uuid;
 
 use super::clients::{self, Far};
 use super::desk::{self, Desk, Place};
+use super::journals::Noted;
 use super::pattern::{Side, cut};
 use super::puppets;
 use super::world::{Agent, Frame, State, Stored, World};
+use crate::small_disk::SmallDisk;
 
 /// How long a step waits for a frame if it does not say.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,6 +40,10 @@ pub(super) struct Run {
     pub(super) calls: u64,
     /// The process that a lever was last aimed at.
     pub(super) hit: Option<usize>,
+    /// Journals that the script has looked at, by session.
+    pub(super) journals: BTreeMap<String, Noted>,
+    /// The small disk that the desk's data lies on, if it does.
+    pub(super) disk: Option<SmallDisk>,
     /// What watches a folder, if anything does.
     pub(super) watcher: Option<nix::sys::inotify::Inotify>,
 }
@@ -67,8 +73,14 @@ impl Run {
             proved: BTreeSet::new(),
             calls: 0,
             hit: None,
+            journals: BTreeMap::new(),
+            disk: None,
             watcher: None,
         };
+        if let Some(mib) = boot["small_disk_mib"].as_u64() {
+            let mib = u32::try_from(mib).map_err(|e| e.to_string())?;
+            run.disk = SmallDisk::lay(&run.place.home().join("data"), mib);
+        }
         run.boot = run.world.lock().names.expand(boot)?;
         if run.boot["agents"].is_null() {
             run.boot["agents"] = json!({ "a1": {} });
@@ -343,7 +355,7 @@ impl Run {
         if let (Some(id), Some(result)) = (answers, frame.get("result")) {
             let open = state.puppet(at)?.open.iter().find(|(open, _, _)| *open == id).cloned();
             let session = match &open {
-                Some((_, method, _)) if method == "session/new" => {
+                Some((_, method, _)) if method == "session/new" || method == "session/fork" => {
                     let made = result["sessionId"].as_str().map(str::to_owned);
                     keep_new(&mut state, at, made.as_deref(), &id)?;
                     made

@@ -2,6 +2,7 @@
 //! turn has its ending, and no agent of the dead daemon is left when a session is called back. (A
 //! daemon that dies alone is in `carry`.)
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
@@ -10,15 +11,60 @@ use super::{
     Chance, SOON, agent_lives, begin_prompt, client, demo_desk, endings, log, native, new_session,
     of_kind, openings, place, same, seen, status, store, told, turn,
 };
-use crate::acp::Acp;
+use crate::acp::{Acp, Pending};
 use crate::desk::Desk;
 
 /// Sessions that stream at the same time.
-const SESSIONS: usize = 4;
-/// How often the daemon is killed.
-const ROUNDS: usize = 12;
-/// How often new sessions take the place of the old ones.
-const SETS: usize = 3;
+const SESSIONS: usize = 20;
+/// Rounds after which new sessions take the place of the old ones: a history of thousands of items
+/// only makes the test slow.
+const SET_ROUNDS: usize = 5;
+/// How often the daemon is killed; `FRONTDESK_FAULT_ROUNDS` says how often in a long run.
+const ROUNDS: usize = 20;
+
+/// What all rounds add up to.
+#[derive(Debug, Default)]
+struct Counts {
+    rounds: usize,
+    /// Frames that clients were shown, each compared with the journal.
+    compared: usize,
+    /// Shown and not in the journal.
+    lost: usize,
+    /// Shown more often than it is in the journal.
+    repeated: usize,
+    /// In another order than in the journal.
+    unexplained: usize,
+    /// Written, and not shown before the kill: as it should be.
+    unshown: usize,
+    /// Prompts that were answered before the kill, and have their ending.
+    answered: usize,
+}
+
+impl Counts {
+    /// Compares what a client was shown with what is in the journal, in order.
+    fn compare(&mut self, shown: &[String], kept: &[String]) {
+        self.compared += shown.len();
+        let count = |list: &[String]| {
+            let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+            list.iter().for_each(|text| *counts.entry(text.clone()).or_default() += 1);
+            counts
+        };
+        let (seen, there) = (count(shown), count(kept));
+        for (text, times) in &seen {
+            match there.get(text) {
+                None => self.lost += times,
+                Some(kept) => self.repeated += times.saturating_sub(*kept),
+            }
+        }
+        let in_order = kept.starts_with(shown);
+        self.unexplained += usize::from(!in_order);
+        self.unshown += kept.len().saturating_sub(shown.len());
+    }
+
+    fn is_clean(&self) -> bool {
+        self.lost + self.repeated + self.unexplained == 0
+    }
+}
 
 /// One session and the client that is in it.
 struct Seat {
@@ -26,6 +72,7 @@ struct Seat {
     session: String,
     native: String,
     from: usize,
+    asked: Vec<Pending>,
 }
 
 fn take_seats(desk: &Desk, sessions: &[(String, String)]) -> Vec<Seat> {
@@ -34,7 +81,13 @@ fn take_seats(desk: &Desk, sessions: &[(String, String)]) -> Vec<Seat> {
         let mut client = client(desk);
         let from = client.mark();
         client.ok("session/load", place(desk, Some(session)));
-        seats.push(Seat { client, session: session.clone(), native: native.clone(), from });
+        seats.push(Seat {
+            client,
+            session: session.clone(),
+            native: native.clone(),
+            from,
+            asked: Vec::new(),
+        });
     }
     seats
 }
@@ -42,15 +95,21 @@ fn take_seats(desk: &Desk, sessions: &[(String, String)]) -> Vec<Seat> {
 #[test]
 fn what_was_shown_is_there_after_a_kill_at_any_moment() {
     let mut chance = Chance::new("what_was_shown_is_there_after_a_kill");
-    let mut desk = demo_desk().open();
-    // New sessions now and then: a history of thousands of items only makes the test slow.
-    for set in 0..SETS {
+    let rounds = std::env::var("FRONTDESK_FAULT_ROUNDS").ok();
+    let rounds = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS);
+    let mut desk =
+        demo_desk().setting("sessions_per_instance = 5").limit("stop_term_ms", 200).open();
+    let mut counts = Counts::default();
+    while counts.rounds < rounds {
         let sessions = begin_sessions(&desk);
-        for round in 0..ROUNDS / SETS {
-            kill_while_streaming(&mut desk, &sessions, &mut chance, set * SETS + round);
+        for _ in 0..SET_ROUNDS.min(rounds - counts.rounds) {
+            kill_while_streaming(&mut desk, &sessions, &mut chance, &mut counts);
+            counts.rounds += 1;
         }
         load_all(&desk, &sessions);
+        println!("{counts:?}");
     }
+    assert!(counts.compared > rounds * SESSIONS, "the test tests: {counts:?}");
 }
 
 /// Sessions of one turn each: public and native ids.
@@ -69,18 +128,19 @@ fn kill_while_streaming(
     desk: &mut Desk,
     sessions: &[(String, String)],
     chance: &mut Chance,
-    round: usize,
+    counts: &mut Counts,
 ) {
+    let round = counts.rounds;
     let mut seats = take_seats(desk, sessions);
     for (at, seat) in seats.iter_mut().enumerate() {
         // Two prompts each: one runs and one waits when the daemon dies.
         let id = seat.session.clone();
         for words in ["stream 60 every 4", "stream 5"] {
             let words = format!("# r{round} s{at}\n{words}");
-            let _ = begin_prompt(&mut seat.client, &id, &words);
+            seat.asked.push(begin_prompt(&mut seat.client, &id, &words));
         }
     }
-    chance.pause(400);
+    chance.pause(700);
     desk.kill_all();
     for seat in &mut seats {
         assert!(seat.client.wait_exit(SOON).is_some(), "a shim outlives its daemon");
@@ -94,7 +154,7 @@ fn kill_while_streaming(
     assert_eq!(desk.instances(), 0, "round {round}: {:?}", desk.processes());
     let mut looker = client(desk);
     for seat in &seats {
-        check_after(&mut looker, seat, round);
+        check_after(&mut looker, seat, counts);
     }
 }
 
@@ -115,7 +175,8 @@ fn load_all(desk: &Desk, sessions: &[(String, String)]) {
 }
 
 /// After the restart: nothing shown is missing, every turn has its ending, nothing is loaded.
-fn check_after(looker: &mut Acp, seat: &Seat, round: usize) {
+fn check_after(looker: &mut Acp, seat: &Seat, counts: &mut Counts) {
+    let round = counts.rounds;
     let what = format!("round {round}, {}", seat.session);
     assert_eq!(status(looker, &seat.session).0, "inactive", "{what}");
     let records = log(looker, &seat.session);
@@ -124,9 +185,18 @@ fn check_after(looker: &mut Acp, seat: &Seat, round: usize) {
     // Its own prompts of this round are not shown to it.
     let own = format!("# r{round} ");
     let wanted: Vec<String> = all.iter().filter(|it| !it.contains(&own)).cloned().collect();
-    assert!(found.len() <= wanted.len(), "{what}: {} shown, {} kept", found.len(), wanted.len());
-    same(&found, &wanted[..found.len()], &what);
+    counts.compare(&found, &wanted);
+    if !counts.is_clean() {
+        println!("{what}: {counts:?}");
+        same(&found, &wanted[..found.len().min(wanted.len())], &what);
+    }
+    assert!(counts.is_clean(), "{what}: {counts:?}");
     let ended = endings(&records);
+    let answered = seat.asked.iter().filter(|asked| seat.client.is_answered(**asked)).count();
+    let of_round = ended.iter().rev().take(seat.asked.len());
+    let completed = of_round.filter(|turn| turn["outcome"] == "completed").count();
+    assert!(completed >= answered, "{what}: {answered} were answered, {completed} have ended");
+    counts.answered += answered;
     for (data, turn) in of_kind(&records, "turn_ended").iter().zip(&ended) {
         if data["outcome"] == "failed" {
             assert_eq!(turn["reason"], "crash_inferred", "{what}: {turn}");

@@ -6,9 +6,11 @@
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
 mod carry;
+mod damage;
 mod full;
 mod homes;
 mod idle;
+mod keep;
 mod kills;
 mod outside;
 mod races;

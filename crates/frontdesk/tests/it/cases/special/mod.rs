@@ -3,6 +3,7 @@
 mod crowd;
 mod large;
 mod odd;
+mod stored;
 
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ pub(super) fn find(name: &str) -> Result<Special, String> {
         "early_flood" => odd::early_flood,
         "client_batches" => odd::client_batches,
         "agent_batch" => odd::agent_batch,
+        "weld_rounds" => stored::weld_rounds,
         "second_desk" => odd::second_desk,
         "short_names" => odd::short_names,
         "watch" => odd::watch,

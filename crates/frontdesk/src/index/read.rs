@@ -1,0 +1,121 @@
+//! Rows of the index as they are read.
+
+use std::path::{Path, PathBuf};
+
+use frontdesk_core::ids::Key;
+use rusqlite::{Connection, Row, ToSql, params_from_iter};
+
+use super::entry::{Entry, folder_text};
+use super::{IndexError, Known};
+use crate::log::JOURNAL_NAME;
+
+/// The columns of which an [`Entry`] is made, in its order.
+pub(super) const COLUMNS: &str = "key, view, day, real, ordered, bytes";
+
+/// A key as a column has it.
+pub(super) fn key_bytes(key: Key) -> Vec<u8> {
+    key.uuid().as_bytes().to_vec()
+}
+
+pub(super) fn key_of(bytes: &[u8]) -> Result<Key, IndexError> {
+    let uuid = uuid::Uuid::from_slice(bytes).map_err(|_| IndexError::Damaged("a key"))?;
+    Ok(Key::new(uuid))
+}
+
+/// The journal of a session.
+pub(super) fn path_of(sessions: &Path, day: &str, key: Key) -> PathBuf {
+    sessions.join(day).join(key.to_string()).join(JOURNAL_NAME)
+}
+
+/// The date folders of a journal, below the sessions folder.
+pub(super) fn day_of(sessions: &Path, path: &Path) -> String {
+    let day = path.strip_prefix(sessions).ok().and_then(|inside| inside.parent()?.parent());
+    day.and_then(Path::to_str).unwrap_or_default().to_owned()
+}
+
+/// Makes an entry of a row with [`COLUMNS`].
+pub(super) fn entry(row: &Row<'_>, sessions: &Path) -> Result<Entry, IndexError> {
+    let key = key_of(row.get_ref(0)?.as_blob().map_err(|_| IndexError::Damaged("a key"))?)?;
+    let text = row.get_ref(1)?.as_str().map_err(|_| IndexError::Damaged("a view"))?;
+    let view: frontdesk_core::fold::View =
+        serde_json::from_str(text).map_err(|_| IndexError::Damaged("a view"))?;
+    let day = row.get_ref(2)?.as_str().map_err(|_| IndexError::Damaged("a path"))?;
+    let real: Option<String> = row.get(3)?;
+    let real = real.or_else(|| view.cwd.starts_with('/').then(|| folder_text(&view.cwd)));
+    Ok(Entry {
+        key,
+        path: path_of(sessions, day, key),
+        real_cwd: real.map(PathBuf::from),
+        ordered: row.get(4)?,
+        bytes: u64::try_from(row.get::<_, i64>(5)?).unwrap_or_default(),
+        view,
+    })
+}
+
+/// The entries that a statement finds.
+pub(super) fn rows(
+    conn: &Connection,
+    sessions: &Path,
+    sql: &str,
+    values: &[Box<dyn ToSql>],
+) -> Result<Vec<Entry>, IndexError> {
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query(params_from_iter(values))?;
+    let mut entries = Vec::new();
+    while let Some(row) = rows.next()? {
+        entries.push(entry(row, sessions)?);
+    }
+    Ok(entries)
+}
+
+/// The entry of a key, deleted ones too.
+pub(super) fn get(
+    conn: &Connection,
+    sessions: &Path,
+    key: Key,
+) -> Result<Option<Entry>, IndexError> {
+    let mut statement =
+        conn.prepare_cached(&format!("SELECT {COLUMNS} FROM session WHERE key = ?"))?;
+    let mut rows = statement.query([key_bytes(key)])?;
+    rows.next()?.map(|row| entry(row, sessions)).transpose()
+}
+
+/// Whether a key is that of a session, and of a deleted one; `None` if it is not known.
+pub(super) fn is_deleted(conn: &Connection, key: Key) -> Result<Option<bool>, IndexError> {
+    let mut statement = conn.prepare_cached("SELECT deleted FROM session WHERE key = ?")?;
+    let mut rows = statement.query([key_bytes(key)])?;
+    Ok(rows.next()?.map(|row| row.get(0)).transpose()?)
+}
+
+/// Sessions with a native id, deleted ones too, in the order of their keys.
+pub(super) fn natives(conn: &Connection, native: &str) -> Result<Vec<Known>, IndexError> {
+    let sql = "SELECT key, agent, deleted FROM session WHERE native = ? ORDER BY key";
+    let mut statement = conn.prepare_cached(sql)?;
+    let mut rows = statement.query([native])?;
+    let mut known = Vec::new();
+    while let Some(row) = rows.next()? {
+        let key = key_of(row.get_ref(0)?.as_blob().map_err(|_| IndexError::Damaged("a key"))?)?;
+        known.push(Known { key, agent: row.get(1)?, deleted: row.get(2)? });
+    }
+    Ok(known)
+}
+
+/// Sessions that are listed, of one agent or of all.
+pub(super) fn count(conn: &Connection, agent: Option<&str>) -> Result<u64, IndexError> {
+    let count: i64 = match agent {
+        Some(agent) => conn
+            .prepare_cached("SELECT coalesce(sum(sessions), 0) FROM tally WHERE agent = ?")?
+            .query_row([agent], |row| row.get(0))?,
+        None => conn
+            .prepare_cached("SELECT coalesce(sum(sessions), 0) FROM tally")?
+            .query_row((), |row| row.get(0))?,
+    };
+    Ok(u64::try_from(count).unwrap_or_default())
+}
+
+/// A number among the index's own facts.
+pub(super) fn meta(conn: &Connection, name: &str) -> Result<Option<i64>, IndexError> {
+    let mut statement = conn.prepare_cached("SELECT value FROM meta WHERE name = ?")?;
+    let mut rows = statement.query([name])?;
+    Ok(rows.next()?.map(|row| row.get(0)).transpose()?)
+}
