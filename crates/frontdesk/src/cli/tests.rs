@@ -72,6 +72,7 @@ fn every_command_has_an_example_and_only_the_contracts_names_exist() {
         "delete",
         "agents",
         "doctor",
+        "reindex",
         "completions",
     ];
     assert_eq!(names, want);

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Node;
 use super::birth::facts;
 use super::directory::Row;
+use super::recover::from_snapshot;
 use crate::agent::facts::Facts;
 use crate::agent::instance::{Before, Instance, Parts as InstanceParts};
 use crate::agent::ledger::{self, Balance, Here, Ledger};
@@ -368,8 +369,14 @@ async fn sort(candidate: &Candidate) -> Sorted {
 }
 
 fn read(path: &Path, mut ends: Ends) -> Result<(View, Ends, u64), LogError> {
-    let mut view = View::default();
-    let mut reader = Reader::open(path)?;
+    // A snapshot from before the session was loaded hides nothing that is open now.
+    let snapshot = from_snapshot(path).filter(|(view, _)| {
+        view.loaded_by.is_none() && view.open_turn.is_none() && view.queued_turns.is_empty()
+    });
+    let (mut view, mut reader) = match snapshot {
+        Some(found) => found,
+        None => (View::default(), Reader::open(path)?),
+    };
     loop {
         let batch = reader.read_batch(BATCH_BYTES)?;
         if batch.is_empty() {

@@ -58,7 +58,7 @@ fn a_session_is_named_by_its_first_prompt_until_a_person_names_it() {
         let params = json!({ "sessionId": session, "name": name });
         assert_eq!(one.err("_frontdesk/rename", params).code, -32602, "{name}");
     }
-    desk.kill9();
+    desk.kill_all();
     desk.start();
     // A cold one is renamed without being loaded, and tells its name behind the answer of a load.
     let mut three = client(&desk);
