@@ -23,7 +23,7 @@ pub use facts::{
 pub use update::UpdateKind;
 
 /// Version of the fold: what was folded by another one (snapshots, index rows) is folded again.
-pub const FOLD_VERSION: u32 = 3;
+pub const FOLD_VERSION: u32 = 4;
 
 /// Records without sense that are kept by position; more are only counted.
 pub const ANOMALIES_MAX: usize = 32;
@@ -387,7 +387,13 @@ impl View {
         if record.kind != Kind::Imported {
             self.last_agent_at = Some(record.at);
         }
+        // What belongs to a child is shown with the rest and says nothing about its parent.
+        let is_childs = self.native.as_deref().is_some_and(|own| {
+            update != UpdateKind::Conversation
+                && update::session_of(&params).is_some_and(|of| of != own)
+        });
         match update {
+            _ if is_childs => {}
             UpdateKind::Conversation => {
                 self.items += 1;
                 if record.kind == Kind::Imported {

@@ -254,6 +254,24 @@ fn commands_and_anomalies_are_kept_up_to_their_limits() {
     assert_eq!((view.commands_done[0].command_id.as_str(), view.anomaly_count), ("74", 100));
 }
 
+#[test]
+fn a_childs_title_and_mode_are_not_its_parents() {
+    let update = |of: &str, update: &str| format!(r#"{{"sessionId":"{of}","update":{update}}}"#);
+    let title = r#"{"sessionUpdate":"session_info_update","title":"T"}"#;
+    let mode = r#"{"sessionUpdate":"current_mode_update","currentModeId":"m"}"#;
+    let chunk = r#"{"sessionUpdate":"agent_message_chunk"}"#;
+    let made =
+        r#"{"agent":"a","nativeId":"n","cwd":"/","result":{"modes":{"currentModeId":"ask"}}}"#;
+    let mut records = vec![record(1, Kind::Created, made)];
+    for (seq, what) in (2..).zip([title, mode, chunk]) {
+        records.push(record(seq, Kind::Update, &update("child", what)));
+    }
+    let view = fold(&records);
+    assert_eq!((view.title, view.mode_id.as_deref(), view.items), (None, Some("ask"), 1));
+    records.push(record(5, Kind::Update, &update("n", title)));
+    assert_eq!(fold(&records).title.as_deref(), Some("T"));
+}
+
 fn any_record() -> impl Strategy<Value = (Kind, String)> {
     let kinds = proptest::sample::select(Kind::KNOWN);
     let data = prop_oneof![

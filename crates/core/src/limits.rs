@@ -117,6 +117,14 @@ limits! {
     snapshot_every_bytes: u64 = 8 << 20;
     /// Messages waiting in one session's lane.
     lane_messages: u32 = 1024;
+    /// Longest MSP frame in bytes, both ways, without its line end.
+    msp_frame_bytes: u64 = 10 << 20;
+    /// Requests of one MSP client that wait for their answers.
+    msp_requests: u32 = 256;
+    /// Sessions that one MSP client follows.
+    msp_subscriptions: u32 = 256;
+    /// Changed rows are told to an MSP client at most this often, in milliseconds.
+    msp_list_ms: u64 = 100;
     /// Repositories watched for their branch at once; others are looked at from time to time.
     watched_folders: u32 = 512;
     /// How often a folder that is not watched is looked at for its branch, in milliseconds.
@@ -144,6 +152,8 @@ mod tests {
             "pages",
             "lines",
             "messages",
+            "requests",
+            "subscriptions",
         ];
         for name in Limits::NAMES {
             assert!(units.iter().any(|unit| name.ends_with(unit)), "{name} has no unit");

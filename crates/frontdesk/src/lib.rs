@@ -10,6 +10,7 @@ pub mod hold;
 pub mod index;
 pub mod lock;
 pub mod log;
+pub mod msp;
 pub mod node;
 pub mod paths;
 pub mod serve;

@@ -37,6 +37,18 @@ struct UpdateHead<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Whose<'a> {
+    #[serde(borrow, default)]
+    session_id: Option<std::borrow::Cow<'a, str>>,
+}
+
+/// The session that an update (its params) belongs to, as the agent names it.
+pub(super) fn session_of(params: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
+    serde_json::from_slice::<Whose<'_>>(params).ok()?.session_id
+}
+
+#[derive(Deserialize)]
 struct UpdateFull {
     update: UpdateBody,
 }

@@ -152,8 +152,11 @@ impl Session {
 
     fn offer(&mut self, conn: ConnId, hop: &str) {
         let spelling = quote(&self.spelling(conn));
+        let native = self.native().to_owned();
         let Some(attachment) = self.clients.get(&conn) else { return };
         let Some(ask) = self.asks.get_mut(hop) else { return };
+        // A question of a child is asked in the child's id.
+        let own = ask.frame.session_id().as_deref() == Some(native.as_str());
         if ask.only.is_some_and(|only| only != conn) {
             return;
         }
@@ -161,7 +164,7 @@ impl Session {
             return;
         }
         ask.asked.insert(conn);
-        let frame = ask.frame.spliced(Some(&quote(hop)), Some(&spelling));
+        let frame = ask.frame.spliced(Some(&quote(hop)), own.then_some(&*spelling));
         self.out.push(Effect::Tell { conn, frame, hop: Some(hop.into()) });
     }
 

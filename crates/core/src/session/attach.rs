@@ -35,7 +35,7 @@ impl Session {
                 }
             };
         }
-        if self.view.resumable == Some(false) && matches!(self.phase, Phase::Cold) {
+        if self.is_history() && matches!(self.phase, Phase::Cold) {
             self.attach_to_history(client, id, how, spelling);
             return;
         }

@@ -163,7 +163,8 @@ impl Session {
     }
 
     /// Whether records from before this daemon reach beyond a place in the agent's output.
-    pub(super) fn is_covered(&self, src: Option<&Source>) -> bool {
+    #[must_use]
+    pub fn is_covered(&self, src: Option<&Source>) -> bool {
         let until = self.again.as_ref().and_then(|again| again.until);
         src.is_some_and(|src| until.is_some_and(|until| src.place() <= until))
     }

@@ -1,11 +1,13 @@
 //! What a journal leaves open at the instance that has its session: the part of a fold that only a
 //! daemon needs which takes up the work of another one. Texts stay as they were written.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
+use crate::ids::Key;
 use crate::record::{Kind, Record};
 use crate::render::stored_params;
 
@@ -33,7 +35,16 @@ pub struct Ends {
     pub(super) asks: Vec<(String, Bytes)>,
     /// Settled questions whose answer the ledger does not have: both payloads.
     pub(super) settled: Vec<(Bytes, Bytes)>,
-    children: BTreeSet<String>,
+    children: BTreeMap<String, KnownChild>,
+}
+
+/// A child session that the agent has named.
+#[derive(Clone, Debug, Default)]
+pub struct KnownChild {
+    /// Its key, once it has a journal.
+    pub key: Option<Key>,
+    /// Title and state as last recorded.
+    pub told: Map<String, Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -74,8 +85,8 @@ impl Ends {
     }
 
     /// Child sessions that the agent has named.
-    pub fn children(&self) -> impl Iterator<Item = &str> {
-        self.children.iter().map(String::as_str)
+    pub fn children(&self) -> impl Iterator<Item = (&str, &KnownChild)> {
+        self.children.iter().map(|(native, child)| (native.as_str(), child))
     }
 
     /// Folds records that follow what was folded before.
@@ -88,6 +99,7 @@ impl Ends {
         self.last = self.last.max(src.map(crate::record::Source::place));
         match record.kind {
             Kind::Update | Kind::TurnLate => return self.learn_child(record),
+            Kind::Subagent => return self.know_child(record),
             Kind::Claimed
             | Kind::Loaded
             | Kind::Closed
@@ -164,7 +176,17 @@ impl Ends {
             && update.session_update == "subagent_update"
             && self.children.len() < CHILDREN_MAX
         {
-            self.children.insert(update.session_id);
+            self.children.entry(update.session_id).or_default();
+        }
+    }
+
+    fn know_child(&mut self, record: &Record) {
+        let Some(mut told) = record.payload::<Map<String, Value>>() else { return };
+        let Some(Value::String(native)) = told.remove("nativeId") else { return };
+        let key = told.remove("child").and_then(|key| key.as_str()?.parse().ok());
+        told.retain(|name, _| name == "title" || name == "state");
+        if self.children.contains_key(&native) || self.children.len() < CHILDREN_MAX {
+            self.children.insert(native, KnownChild { key, told });
         }
     }
 }

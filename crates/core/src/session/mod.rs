@@ -38,7 +38,7 @@ use crate::status::State;
 use asks::Ask;
 use carried::Again;
 pub use carried::{Carried, Carry, SentRequest};
-pub use ends::Ends;
+pub use ends::{Ends, KnownChild};
 use life::Replay;
 pub use made::{Born, By, First, Rename};
 use passes::Pass;
@@ -179,6 +179,7 @@ impl Session {
             Input::Prompt { conn, frame } => self.prompt(conn, &frame),
             Input::Forward { conn, frame } => self.forward(conn, frame),
             Input::Notify { conn, frame } => self.notify(conn, frame),
+            Input::ToChild { conn, frame } => self.notify_child(conn, &frame),
             Input::Cancel { conn } => self.cancel(conn),
             Input::CancelRequest { conn, id } => self.cancel_request(conn, &id),
             Input::Answer { conn, hop, frame } => self.client_answer(conn, &hop, &frame),
@@ -401,10 +402,24 @@ impl Session {
         error
     }
 
+    /// Whether only its history can be had: its agent cannot continue it, or it is a child, which
+    /// its parent alone continues.
+    fn is_history(&self) -> bool {
+        self.view.resumable == Some(false) || self.view.parent.is_some()
+    }
+
     /// What is lost, for a session that its agent cannot continue.
     fn lost_error(&self, asked: &str) -> WireError {
         let turns = self.view.turn_count;
         let mut error = WireError::not_found(asked);
+        if let Some(parent) = &self.view.parent {
+            error.message = format!(
+                "Resource not found: this is a subagent's session, which only its parent {parent} \
+                 continues; what it said can be read with session/load"
+            );
+            error.data = Some(json!({ "sessionId": asked, "resumable": false, "parent": parent }));
+            return error;
+        }
         error.message = format!(
             "Resource not found: agent {} cannot continue this session; what it knew of it is lost. \
              Its {turns} recorded turns can still be read with session/load; start a new session to go on",

@@ -92,7 +92,8 @@ impl Session {
         let conn = pass.current;
         let frame = pass.frame.clone();
         let spelling = quote(&self.spelling(conn));
-        let frame = frame.spliced(Some(&quote(hop)), Some(&spelling));
+        let own = frame.session_id().as_deref() == Some(self.native());
+        let frame = frame.spliced(Some(&quote(hop)), own.then_some(&*spelling));
         self.out.push(Effect::Tell { conn, frame, hop: Some(hop.into()) });
     }
 

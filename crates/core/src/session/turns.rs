@@ -106,7 +106,7 @@ impl Session {
                 "Frontdesk is stopping and takes no new prompts",
             ));
         }
-        if matches!(self.phase, Phase::Cold) && self.view.resumable == Some(false) {
+        if matches!(self.phase, Phase::Cold) && self.is_history() {
             return Err(self.lost_error(asked));
         }
         let limit = self.limits.queued_turns as usize;
@@ -355,7 +355,7 @@ impl Session {
         let client = attachment.client.key.clone();
         match self.phase {
             Phase::Live => {}
-            Phase::Cold if self.view.resumable == Some(false) => {
+            Phase::Cold if self.is_history() => {
                 let error = self.lost_error(&asked);
                 return self.tell_error(conn, &id, &error);
             }
@@ -435,6 +435,14 @@ impl Session {
         let frame = Frame::call("session/update", None, &params);
         let to = crate::render::Audience::Others(sender.unwrap_or_default().into());
         self.show(&to, &frame);
+    }
+
+    /// A notification for a child goes to the agent as it is: clients may cancel a child, and that
+    /// cancels nothing of its parent.
+    pub(super) fn notify_child(&mut self, conn: ConnId, frame: &Frame) {
+        if self.clients.contains_key(&conn) && matches!(self.phase, Phase::Live) {
+            self.out.push(Effect::Notify(frame.text.clone()));
+        }
     }
 
     /// A notification that Frontdesk only passes on.

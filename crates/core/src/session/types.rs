@@ -193,6 +193,13 @@ pub enum Input {
         /// The notification.
         frame: Frame,
     },
+    /// A notification of an attached client for a child of the session, in the child's own id.
+    ToChild {
+        /// Who.
+        conn: ConnId,
+        /// The notification.
+        frame: Frame,
+    },
     /// `session/cancel`.
     Cancel {
         /// Who.
@@ -341,6 +348,7 @@ impl Input {
             | Self::Lagging { .. }
             | Self::Detach { .. }
             | Self::Notify { .. }
+            | Self::ToChild { .. }
             | Self::Cancel { .. }
             | Self::CancelRequest { .. }
             | Self::Answer { .. }

@@ -19,6 +19,7 @@ impl Args {
     /// Serves the editor until it closes stdin.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         crate::shim::run(crate::shim::ShimOptions {
+            face: "acp",
             agent: self.agent,
             status_words: self.status_words,
         })

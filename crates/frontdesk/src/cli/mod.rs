@@ -19,6 +19,7 @@ mod fork;
 mod interrupt;
 mod log;
 mod ls;
+mod msp;
 mod new;
 mod out;
 mod policy;
@@ -85,6 +86,8 @@ enum Command {
     Restart(restart::Args),
     /// Serve ACP on stdio, for editors; starts the daemon if none runs
     Acp(acp::Args),
+    /// Serve MSP on stdio, for its SDKs; starts the daemon if none runs
+    Msp(msp::Args),
     /// Show three scripted sessions live, in a home of their own
     Demo(demo::Args),
     /// Be the scripted agent, on stdio (`demo-agent --help` lists what it can do)
@@ -150,7 +153,11 @@ impl Command {
             Self::Agents(args) => args.json,
             Self::Doctor(args) => args.json,
             Self::Reindex(args) => args.json,
-            Self::Serve(_) | Self::Acp(_) | Self::DemoAgent { .. } | Self::Completions(_) => false,
+            Self::Serve(_)
+            | Self::Acp(_)
+            | Self::Msp(_)
+            | Self::DemoAgent { .. }
+            | Self::Completions(_) => false,
         }
     }
 }
@@ -306,7 +313,10 @@ fn keyboard() -> Option<Box<dyn BufRead + Send>> {
 /// have to be small.
 #[must_use]
 pub fn main() -> ExitCode {
-    let mut args = std::env::args_os().skip(1);
+    let mut args = std::env::args_os();
+    if args.next().is_some_and(|name| msp::is_muse(&name)) {
+        return msp::muse(args);
+    }
     let first = args.next();
     match first.as_deref().and_then(|word| word.to_str()) {
         Some("hold") => crate::hold::main(),
@@ -330,6 +340,7 @@ fn run(command: Command) -> ExitCode {
     let served = match command {
         Command::Serve(args) => args.run(),
         Command::Acp(args) => args.run(),
+        Command::Msp(args) => args.run(),
         Command::DemoAgent { args } => return crate::demo_agent::main(&args),
         Command::Completions(args) => args.run(&mut Out::standard()),
         command => {
@@ -366,6 +377,7 @@ fn run_in(command: &Command, shell: &mut Shell) -> Exit {
         // These need no shell and were run before.
         Command::Serve(_)
         | Command::Acp(_)
+        | Command::Msp(_)
         | Command::DemoAgent { .. }
         | Command::Completions(_) => Ok(Exit::Done),
     };

@@ -75,6 +75,7 @@ fn facts(row: &Row, more: &Value, shell: &Shell) -> Vec<(&'static str, String)> 
         ("provider", text_of(&more["providerId"])),
         ("mode", current_mode(more)),
         ("policy", policy(more)),
+        ("child of", text_of(&more["parent"])),
         ("forked from", text_of(&more["forkedFrom"]["sessionId"])),
         ("created by", created_by(more)),
         ("archived", (more["archived"] == true).then(|| "yes".to_owned())),

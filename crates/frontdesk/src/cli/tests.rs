@@ -56,6 +56,7 @@ fn every_command_has_an_example_and_only_the_contracts_names_exist() {
         "stop",
         "restart",
         "acp",
+        "msp",
         "demo",
         "demo-agent",
         "new",

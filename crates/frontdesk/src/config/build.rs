@@ -46,6 +46,7 @@ const ZERO_IS_FINE: &[&str] = &[
     "commit_delay_ms",
     "index_delay_ms",
     "index_wait_ms",
+    "msp_list_ms",
     "reserve_bytes",
     "watched_folders",
 ];
@@ -93,9 +94,18 @@ pub(super) fn build(
     let agents = agents(file.agents, &common, &mut warnings)?;
     let default_agent = default_agent(file.default_agent, &agents, &places)?;
     let status_words = file.status_words;
+    let fingerprint = fingerprint(file.msp.fingerprint, &places)?;
     let http = file.http;
-    let config =
-        Config { default_agent, agents, status_words, limits, approval_mode, policy, http };
+    let config = Config {
+        default_agent,
+        agents,
+        status_words,
+        limits,
+        fingerprint,
+        approval_mode,
+        policy,
+        http,
+    };
     Ok((config, warnings))
 }
 
@@ -109,6 +119,17 @@ fn approval_mode<S: AsRef<str>>(
         let known = ApprovalMode::ALL.map(|mode| format!("\"{}\"", mode.as_str())).join(", ");
         places.invalid(key, format!("`approval_mode` is {value}; it has to be one of {known}"))
     })
+}
+
+/// `[msp] fingerprint`: the form that every release's has.
+fn fingerprint(told: Option<String>, places: &Places) -> Result<Option<String>, ConfigError> {
+    let Some(print) = told else { return Ok(None) };
+    let hex = print.strip_prefix("sha256:").unwrap_or_default();
+    if hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
+        return Ok(Some(print));
+    }
+    let text = "`fingerprint` has to be \"sha256:\" and 64 small hexadecimal digits";
+    Err(places.invalid(&["msp", "fingerprint"], text.to_owned()))
 }
 
 /// The limits, with `idle_unload_s` from whichever of its two places has it.
@@ -142,12 +163,14 @@ fn limits(file: &File, places: &Places) -> Result<Limits, ConfigError> {
 /// The least and the greatest value of a limit.
 pub(super) fn bounds(name: &str) -> (u64, u64) {
     let least = match name {
-        "frame_bytes" => SHORTEST_FRAME_BYTES,
+        "frame_bytes" | "msp_frame_bytes" => SHORTEST_FRAME_BYTES,
         name if ZERO_IS_FINE.contains(&name) => 0,
         _ => 1,
     };
     let most = match name {
         "frame_bytes" => LONGEST_FRAME_BYTES,
+        // What the protocol allows; clients drop longer ones.
+        "msp_frame_bytes" => Limits::default().msp_frame_bytes,
         name if name.ends_with("_ms") => LONGEST_S * 1_000,
         name if name.ends_with("_s") => LONGEST_S,
         _ => i64::MAX.unsigned_abs(),

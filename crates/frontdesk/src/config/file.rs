@@ -23,6 +23,7 @@ pub(super) const TOP_KEYS: &[&str] = &[
     "limits",
     "policy",
     "http",
+    "msp",
 ];
 
 /// The keys of one agent's table.
@@ -49,6 +50,14 @@ pub(super) struct File {
     pub(super) limits: Limits,
     pub(super) policy: toml::Table,
     pub(super) http: toml::Table,
+    pub(super) msp: Msp,
+}
+
+/// What the MSP face says of itself.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Msp {
+    pub(super) fingerprint: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -143,6 +152,7 @@ fn unknown_key(key: &[String], places: &Places) -> Warning {
         None => nearest(name, TOP_KEYS),
         Some("agents") if table.len() == 2 => nearest(name, AGENT_KEYS),
         Some("limits") if table.len() == 1 => nearest(name, Limits::NAMES),
+        Some("msp") if table.len() == 1 => nearest(name, &["fingerprint"]),
         Some(_) => None,
     };
     let hint = meant.map_or_else(

@@ -34,6 +34,8 @@ pub struct Config {
     pub status_words: StatusWords,
     /// The limits in force; `idle_unload_s` is the value for agents that have none of their own.
     pub limits: Limits,
+    /// `[msp] fingerprint`: what MSP clients are shown, in place of what fits them.
+    pub fingerprint: Option<String>,
     /// The policy for questions of sessions that were told none: `[policy] approval_mode`.
     pub approval_mode: Option<ApprovalMode>,
     /// The rest of `[policy]` as written; kept for a later version.

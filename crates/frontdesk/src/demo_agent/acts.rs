@@ -73,6 +73,7 @@ impl Turn {
             Step::Plan { entries } => self.plan(&entries)?,
             Step::Tool { title } => self.tool(&title)?,
             Step::Title(title) => self.rename(&title),
+            Step::Subagent(title) => self.subagent(&title)?,
             Step::Mode(mode) => self.change_mode(&mode),
             Step::Commands => self.update(&commands_update()),
             Step::Usage => self.update(&json!({

@@ -19,6 +19,7 @@ mod script;
 mod server;
 mod session;
 mod store;
+mod subagent;
 mod turn;
 mod wire;
 

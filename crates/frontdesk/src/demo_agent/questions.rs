@@ -18,7 +18,7 @@ const OWN_READ_BYTES_MAX: u64 = 16 << 20;
 const TERMINAL_BYTES_MAX: u64 = 64 << 10;
 
 /// How a permission question was settled.
-enum Verdict {
+pub(super) enum Verdict {
     Allowed { always: bool, option: String },
     Refused(String),
 }
@@ -45,8 +45,14 @@ impl Turn {
     }
 
     fn permit(&mut self, tool_call: Value) -> Result<Verdict, End> {
+        let session = self.session.id.clone();
+        self.permit_in(&session, &tool_call)
+    }
+
+    /// Asks in the name of this session or of a child of it.
+    pub(super) fn permit_in(&mut self, session: &str, tool_call: &Value) -> Result<Verdict, End> {
         let params = json!({
-            "sessionId": self.session.id,
+            "sessionId": session,
             "toolCall": tool_call,
             "options": [
                 { "optionId": "allow_once", "name": "Allow once", "kind": "allow_once" },

@@ -48,6 +48,7 @@ pub(super) const WORDS: &[Word] = &[
     word("plan A; B; C", "show a plan and walk through it"),
     word("tool TITLE", "show a tool call from start to end"),
     word("title TEXT", "rename the session"),
+    word("subagent TITLE", "have a child session work, ask for permission and end"),
     word("mode ID", "change the mode (ask, auto)"),
     word("commands", "send the list of commands again"),
     word("usage", "report how full the context is"),
@@ -104,6 +105,8 @@ pub(super) enum Step {
         title: String,
     },
     Title(String),
+    /// Has a subagent say and ask something.
+    Subagent(String),
     Mode(String),
     Commands,
     Usage,
@@ -197,6 +200,7 @@ fn step(line: &str) -> Option<Step> {
         }
         "tool" => Some(Step::Tool { title: text()? }),
         "title" => Some(Step::Title(text()?)),
+        "subagent" => Some(Step::Subagent(text()?)),
         "mode" => one_word(rest).map(|id| Step::Mode(id.to_owned())),
         "commands" => bare(Step::Commands),
         "usage" => bare(Step::Usage),

@@ -86,7 +86,7 @@ fn row_of(node: &Node, conn: &Conn, frame: &Frame) -> Result<Arc<Row>, WireError
 
 async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Value, WireError> {
     let row = row_of(node, conn, frame)?;
-    let mut result = row.to_json();
+    let mut result = row_json(node, &row);
     result["additionalDirectories"] = json!(row.view.additional_directories);
     if !row.is_loaded() {
         // The index has no more of the options than which are in force.
@@ -119,6 +119,21 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
         result["agentInfo"] = greeted.result["agentInfo"].clone();
     }
     Ok(result)
+}
+
+/// A row; a child is where its parent is.
+pub(super) fn row_json(node: &Node, row: &Row) -> Value {
+    let mut json = row.to_json();
+    if let Some(parent) = node.parent_of(row) {
+        let parent = parent.to_json();
+        for name in ["status", "source", "ageMs", "owner"] {
+            json[name] = parent[name].clone();
+        }
+        if let Some(json) = json.as_object_mut() {
+            json.retain(|_, value| !value.is_null());
+        }
+    }
+    json
 }
 
 /// What the journal has of a session besides its turns; what is unknown is left out.

@@ -34,6 +34,8 @@ async fn list_page(
 ) -> Result<String, WireError> {
     let mut query = Query {
         agent: conn.bound.clone(),
+        // A subagent is shown in its parent; an editor does not open it by itself.
+        children: Some(false),
         limit: node.limits.page_rows as usize,
         ..Query::default()
     };

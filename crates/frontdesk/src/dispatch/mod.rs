@@ -163,7 +163,11 @@ async fn prompt(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
 fn not_active(node: &Node, key: Option<Key>, asked: &str) -> WireError {
     let mut error = WireError::not_found(asked);
     let Some(row) = key.and_then(|key| node.directory.get(key)) else { return error };
-    error.message = if row.view.resumable == Some(false) {
+    error.message = if let Some(parent) = &row.view.parent {
+        format!(
+            "Resource not found: this is a subagent's session, which only its parent {parent} continues"
+        )
+    } else if row.view.resumable == Some(false) {
         format!(
             "Resource not found: agent {:?} cannot continue this session; its {} recorded turns can still be read with session/load",
             row.view.agent, row.view.turn_count
@@ -189,7 +193,7 @@ async fn notification(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
         method => {
             let Ok(asked) = session_id(&frame) else { return };
             let Ok(Some(key)) = resolve(node, conn, &asked) else { return };
-            let Some(lane) = conn.lane(key) else { return };
+            let Some(lane) = conn.lane(key) else { return to_child(node, conn, key, &frame).await };
             let input = if method == "session/cancel" {
                 Input::Cancel { conn: conn.id }
             } else {
@@ -197,6 +201,18 @@ async fn notification(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
             };
             lane.send(LaneMsg::Client(conn.clone(), input)).await;
         }
+    }
+}
+
+/// A notification for a subagent, of a client that takes part in its parent.
+async fn to_child(node: &Arc<Node>, conn: &Arc<Conn>, key: Key, frame: &Frame) {
+    let Some(row) = node.directory.get(key) else { return };
+    let parent = node.parent_of(&row).and_then(|parent| conn.lane(parent.key));
+    let (Some(lane), Some(native)) = (parent, &row.view.native) else { return };
+    let own = frame.spliced(None, Some(&frontdesk_core::envelope::quote(native)));
+    if let Ok(Message::Notification(frame)) = Message::parse(own) {
+        let input = Input::ToChild { conn: conn.id, frame };
+        lane.send(LaneMsg::Client(conn.clone(), input)).await;
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use super::{params, resolve, session_id};
 use crate::conn::Conn;
 use crate::node::Node;
+use crate::node::children::children_in;
 use crate::node::directory::Row;
 use crate::session::LaneMsg;
 
@@ -141,7 +142,26 @@ async fn delete_at_agent(
     }
 }
 
+/// What Frontdesk has of a session, and of its children, becomes tombstones.
 async fn entomb(node: &Arc<Node>, row: &Row) -> Result<(), WireError> {
+    let path = row.path.clone();
+    let children = tokio::task::spawn_blocking(move || children_in(&path)).await;
+    let children = match children {
+        Ok(Ok(children)) => children,
+        // A journal that cannot be read has to go all the same.
+        Ok(Err(error)) => {
+            tracing::warn!(session = %row.key, %error, "failed to look for the children of a deleted session");
+            Vec::new()
+        }
+        Err(_) => Vec::new(),
+    };
+    for child in children.into_iter().filter_map(|key| node.directory.get(key)) {
+        entomb_one(node, &child).await?;
+    }
+    entomb_one(node, row).await
+}
+
+async fn entomb_one(node: &Arc<Node>, row: &Row) -> Result<(), WireError> {
     let Some(lane) = node.lane(row.key) else { return Ok(()) };
     let (tx, rx) = oneshot::channel();
     lane.send(LaneMsg::Entomb(tx)).await;

@@ -61,7 +61,7 @@ pub(super) async fn sessions(
 }
 
 fn shown(node: &Node, row: &Row) -> Value {
-    let mut shown = row.to_json();
+    let mut shown = super::ext::row_json(node, row);
     if node.log.is_behind(row.key) {
         shown["behind"] = json!(true);
     }

@@ -65,6 +65,8 @@ fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Option<Facts> {
         Meaning::One(key) => {
             let row = node.directory.get(key)?;
             let behind = node.log.is_behind(key);
+            // A child is where its parent is.
+            let row = node.parent_of(&row).unwrap_or(row);
             Some(Facts { held_by: node.held_by(&row), behind, ..row.facts() })
         }
         Meaning::Unknown => None,

@@ -211,6 +211,43 @@ fn long_lines_are_read_and_too_long_ones_skipped() {
 }
 
 #[test]
+fn a_line_of_a_hundred_megabytes_is_read() {
+    let long = Record { data: Bytes::from(format!("\"{}\"", "x".repeat(100 << 20))), ..record(2) };
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("journal.jsonl");
+    fs::write(&path, [lines(1..=1), line_of(&long), lines(3..=3)].concat()).unwrap();
+    let mut reader = Reader::open(&path).unwrap();
+    let read = reader.read_batch(usize::MAX).unwrap();
+    assert_eq!(read.iter().map(|record| record.seq).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(read[1].data.len(), long.data.len());
+    assert!(reader.damage().is_empty());
+}
+
+#[test]
+fn lone_surrogates_and_odd_separators_are_text() {
+    let odd = [r#""\ud800""#, r#""a\udfffb""#, "\"\u{2028}\u{2029}\u{85}\"", r#""\u0000\u001f""#];
+    let content: Vec<u8> = (1..)
+        .zip(odd)
+        .flat_map(|(seq, data)| {
+            line_of(&Record { data: Bytes::copy_from_slice(data.as_bytes()), ..record(seq) })
+        })
+        .collect();
+    check(&content, &[1, 2, 3, 4], &[]);
+}
+
+#[test]
+fn order_is_by_number_also_where_the_clock_went_back() {
+    let mut content = Vec::new();
+    for (seq, at) in
+        [(1, "2026-11-30T12:00:02Z"), (2, "2026-11-30T11:00:00Z"), (3, "1970-01-01T00:00:00Z")]
+    {
+        let record = Record { at: at.parse().unwrap(), ..record(seq) };
+        content.extend(line_of(&record));
+    }
+    check(&content, &[1, 2, 3], &[]);
+}
+
+#[test]
 fn reading_begins_at_a_number_or_a_place() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("journal.jsonl");

@@ -24,7 +24,7 @@ use super::recover::from_snapshot;
 use crate::agent::facts::Facts;
 use crate::agent::instance::{Before, Instance, Parts as InstanceParts};
 use crate::agent::ledger::{self, Balance, Here, Ledger};
-use crate::agent::link::{self, Met};
+use crate::agent::link::{self, LinkReceiver, Met};
 use crate::agent::proc::{self, EndError};
 use crate::config::{AgentConfig, Config};
 use crate::log::{LogError, Reader};
@@ -63,12 +63,20 @@ pub struct Survey {
 }
 
 /// What was taken up.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct TakenUp {
-    /// Instances that go on.
-    pub instances: usize,
     /// Sessions that are live as before.
     pub sessions: usize,
+    /// Instances that go on, until they are read.
+    pub unread: Vec<Unread>,
+}
+
+/// An instance that goes on and whose output nobody reads yet.
+#[derive(Debug)]
+pub struct Unread {
+    instance: Arc<Instance>,
+    receiver: LinkReceiver,
+    claims: Vec<(Box<str>, Key)>,
 }
 
 /// A session of an instance, as its journal tells of it.
@@ -151,7 +159,7 @@ async fn look(run_dir: &Path, data_dir: PathBuf, config: &Config) -> Result<Cand
 
 impl Node {
     /// Takes up all that can be carried on; instances without a session are ended. When this is
-    /// done, every carried session is live and in the directory.
+    /// done, every carried session is live and in the directory; [`Node::read_on`] does the rest.
     ///
     /// # Errors
     /// If the end of an instance that cannot be carried on is not proven.
@@ -166,10 +174,11 @@ impl Node {
         let mut taken = TakenUp::default();
         for task in tasks {
             match task.await {
-                Ok(sessions) => {
-                    let sessions = sessions?;
-                    taken.instances += usize::from(sessions > 0);
-                    taken.sessions += sessions;
+                Ok(unread) => {
+                    if let Some(unread) = unread? {
+                        taken.sessions += unread.claims.len();
+                        taken.unread.push(unread);
+                    }
                 }
                 Err(error) => tracing::error!(%error, "failed to take an instance up"),
             }
@@ -177,8 +186,20 @@ impl Node {
         Ok(taken)
     }
 
-    /// How many sessions go on; with none the instance has been ended.
-    async fn take_up_one(self: &Arc<Self>, candidate: Candidate) -> Result<usize, EndError> {
+    /// Reads what was taken up, from where it was not acknowledged. The index has begun: what is read
+    /// may name other sessions.
+    pub fn read_on(self: &Arc<Self>, unread: Vec<Unread>) {
+        for Unread { instance, receiver, claims } in unread {
+            self.read_instance(&instance, receiver);
+            self.renew_claims(&instance, claims);
+        }
+    }
+
+    /// `None` where no session goes on: the instance has been ended then.
+    async fn take_up_one(
+        self: &Arc<Self>,
+        candidate: Candidate,
+    ) -> Result<Option<Unread>, EndError> {
         let (run_dir, data_dir) = (candidate.run_dir.clone(), candidate.data_dir.clone());
         let agent = self.agent(&candidate.facts.agent);
         let sorted = sort(&candidate).await;
@@ -186,14 +207,14 @@ impl Node {
             Some(agent) if !sorted.carried.is_empty() => self.go_on(candidate, agent, sorted).await,
             _ => None,
         };
-        if let Some(sessions) = began {
-            return Ok(sessions);
+        if began.is_some() {
+            return Ok(began);
         }
         let term = Duration::from_millis(self.limits.stop_term_ms);
         let ended = proc::end_recorded(&run_dir, term).await?;
         tracing::info!(path = %run_dir.display(), ?ended, "ended an instance that has no session to carry on");
         self.remove_spool(&data_dir);
-        Ok(0)
+        Ok(None)
     }
 
     /// The instance goes on with its sessions; `None` if its ledger cannot be written.
@@ -202,7 +223,7 @@ impl Node {
         candidate: Candidate,
         agent: Arc<AgentConfig>,
         sorted: Sorted,
-    ) -> Option<usize> {
+    ) -> Option<Unread> {
         let Candidate { id, run_dir, data_dir, facts, mut balance, met } = candidate;
         let Sorted { carried, doubtful } = sorted;
         let wanted = wanted_requests(&balance, &carried);
@@ -255,7 +276,6 @@ impl Node {
             // Its end is read below, and its sessions hear of it.
             tracing::warn!(instance = %instance.id, error = %error.message, "an instance ended while it was taken up");
         }
-        let sessions = carried.len();
         let claims: Vec<(Box<str>, Key)> =
             carried.iter().map(|found| (found.native.clone(), found.here.key)).collect();
         let mut begun = Vec::new();
@@ -266,10 +286,8 @@ impl Node {
             // A lane that cannot open its journal has said so, and ends.
             let _ = ready.await;
         }
-        self.read_instance(&instance, receiver);
-        self.renew_claims(&instance, claims);
-        tracing::info!(instance = %instance.id, pid, sessions, "carries an instance on");
-        Some(sessions)
+        tracing::info!(instance = %instance.id, pid, sessions = claims.len(), "carries an instance on");
+        Some(Unread { instance, receiver, claims })
     }
 
     fn begin_lane(
@@ -295,7 +313,7 @@ impl Node {
         let owed = balance.owed.iter().filter(|owed| owed.session == native);
         let requests = requests.collect();
         let owed = owed.map(|owed| (owed.hop.clone(), owed.frame.clone())).collect();
-        instance.adopt_children(&native, ends.children());
+        instance.adopt_children(&native, ends.children().map(|(child, _)| child));
         let parts = Parts {
             ends,
             facts,

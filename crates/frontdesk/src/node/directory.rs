@@ -258,7 +258,8 @@ impl Directory {
     pub fn is_deleted(&self, id: &str) -> bool {
         let known = self.natives(id);
         if let Ok(key) = id.parse::<Key>() {
-            let gone = read(&self.tables).gone.contains_key(&key);
+            let gone = read(&self.tables).gone.get(&key).map(|gone| gone.what.clone());
+            let gone = matches!(gone, Some(Change::Deleted(_)));
             if gone || self.index.get(key).is_some_and(|entry| entry.view.deleted) {
                 return true;
             }
@@ -424,4 +425,4 @@ impl Tables {
 
 #[cfg(test)]
 #[path = "directory_tests.rs"]
-mod tests;
+pub(in crate::node) mod tests;

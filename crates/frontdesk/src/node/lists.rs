@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use frontdesk_core::fold::{Origin, View};
 use frontdesk_core::ids::{Key, SESSION_ID_BYTES_MAX, uuid_v7_millis};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::Node;
@@ -20,6 +20,9 @@ use crate::config::AgentConfig;
 use crate::conn::Conn;
 use crate::lock::lock;
 use crate::log::LogError;
+
+/// An agent's list may be as much behind what the agent told us and still be of the same moment.
+const LISTED_LATE: SignedDuration = SignedDuration::from_secs(2);
 
 /// When each agent's list was read last, and by whom it is being read.
 #[derive(Debug, Default)]
@@ -291,7 +294,13 @@ impl Node {
     fn refresh_row(&self, known: &Arc<Row>, row: &Value) -> Result<(), LogError> {
         let text = |name: &str| row.get(name).and_then(Value::as_str);
         let listed: Option<Timestamp> = text("updatedAt").and_then(|at| at.parse().ok());
-        let title = text("title").filter(|title| known.view.title.as_deref() != Some(*title));
+        // A list that is behind what we have seen does not know the title of now.
+        let stale = match (listed, known.view.updated_at) {
+            (Some(listed), Some(ours)) => ours.duration_since(listed) > LISTED_LATE,
+            _ => false,
+        };
+        let title = text("title").filter(|_| !stale);
+        let title = title.filter(|title| known.view.title.as_deref() != Some(*title));
         let newer = listed > known.view.listed_at;
         let own = known.view.origin == Origin::Created;
         let is_news = known.view.updated_at < listed;
@@ -313,7 +322,7 @@ impl Node {
     }
 }
 
-fn adopted_record(seq: u64, kind: Kind, at: Timestamp, data: &Value) -> Record {
+pub(super) fn adopted_record(seq: u64, kind: Kind, at: Timestamp, data: &Value) -> Record {
     let data = bytes::Bytes::from(data.to_string());
     Record { v: RECORD_VERSION, seq, epoch: 0, at, kind, src: None, data }
 }

@@ -1,12 +1,15 @@
 //! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
 //!
-//! Rooms: [`birth`] new sessions; [`carry`] what an earlier daemon left running; [`directory`] who has
-//! what; [`page`] pages of it; [`keeper`] the index's thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a
-//! session back; [`recover`] what an earlier daemon left.
+//! Rooms: [`birth`] new sessions; [`carry`] what an earlier daemon left running; [`children`] subagents;
+//! [`directory`] who has what; [`page`] pages of it; [`feed`] what changes; [`keeper`] the index's
+//! thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a session
+//! back; [`recover`] what an earlier daemon left.
 
 pub mod birth;
 pub mod carry;
+pub mod children;
 pub mod directory;
+pub mod feed;
 pub mod instances;
 pub mod keeper;
 pub mod lists;
@@ -42,6 +45,7 @@ use crate::paths::Paths;
 use crate::session::{LaneHandle, LaneMsg, Start};
 use crate::workspace::Workspaces;
 use directory::Directory;
+use feed::Feed;
 use keeper::Keeper;
 use lists::Lists;
 pub use open::OpenRequest;
@@ -75,6 +79,8 @@ pub struct Node {
     pub keeper: Keeper,
     /// Where lists go on.
     pub cursors: Cursors,
+    /// Where lanes tell what changes.
+    pub feed: Feed,
     /// The agents' own lists.
     pub lists: Lists,
     /// The branches of the sessions' folders.
@@ -146,6 +152,7 @@ impl Node {
             standings: Standings::default(),
             keeper: Keeper::default(),
             cursors,
+            feed: Feed::default(),
             lists: Lists::default(),
             workspaces,
             since: Timestamp::now(),

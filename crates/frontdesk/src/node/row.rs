@@ -120,6 +120,12 @@ impl Row {
         self.live.is_some()
     }
 
+    /// Whether an instance is proven to have it: not while it is being started or closed.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.owner.is_some() && live.state.is_some())
+    }
+
     /// The owner as it is told; the one of before where it has not changed.
     pub(super) fn owner(&self, instance: &Instance, session: &Session) -> Arc<Owner> {
         let epoch = session.view().epoch;

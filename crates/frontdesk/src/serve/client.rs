@@ -19,6 +19,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::conn::{Conn, Hello};
 use crate::dispatch;
+use crate::msp::{Face, Peer};
 use crate::node::Node;
 
 /// Bytes read at once; one such buffer serves all connections of a thread.
@@ -36,7 +37,7 @@ thread_local! {
 }
 
 /// Serves one connection until it is gone.
-pub(super) async fn serve(node: Arc<Node>, stream: UnixStream) {
+pub(super) async fn serve(node: Arc<Node>, msp: Arc<Face>, stream: UnixStream) {
     if !is_own_user(&stream) {
         tracing::warn!("refused a connection of another user");
         return;
@@ -50,6 +51,7 @@ pub(super) async fn serve(node: Arc<Node>, stream: UnixStream) {
         Ok(None) => return,
         Err(_) => Err(format!("no first line came within {} ms", limit.as_millis())),
     };
+    let is_msp = hello.as_ref().is_ok_and(|hello| hello.face == "msp");
     let conn = match hello.and_then(|hello| greet(&node, hello)) {
         Ok(conn) => conn,
         Err(text) => return refuse(writer, &WireError::new(Code::InvalidRequest, text)).await,
@@ -63,9 +65,14 @@ pub(super) async fn serve(node: Arc<Node>, stream: UnixStream) {
         let conn = conn.clone();
         tokio::spawn(async move { conn.outbox.write_to(writer, stall).await })
     };
-    let frame_bytes = usize::try_from(node.limits.frame_bytes).unwrap_or(usize::MAX);
-    input.lines.set_limit(frame_bytes);
-    read(&node, &conn, &mut input).await;
+    let limits = &node.limits;
+    let frame_bytes = if is_msp { limits.msp_frame_bytes } else { limits.frame_bytes };
+    input.lines.set_limit(usize::try_from(frame_bytes).unwrap_or(usize::MAX));
+    if is_msp {
+        read_msp(msp, &conn, &mut input).await;
+    } else {
+        read(&node, &conn, &mut input).await;
+    }
     finish(&node, &conn).await;
     // What waits is still written, as long as the client takes it.
     let flushed = tokio::time::timeout(FLUSH, &mut writing).await.is_ok();
@@ -91,8 +98,9 @@ fn read_hello(line: &[u8]) -> Result<Hello, String> {
             hello.frontdesk
         ));
     }
-    if hello.face != "acp" {
-        return Err(format!("there is no face {:?}; this version serves \"acp\"", hello.face));
+    if !matches!(&*hello.face, "acp" | "msp") {
+        let face = &hello.face;
+        return Err(format!("there is no face {face:?}; there are \"acp\" and \"msp\""));
     }
     Ok(hello)
 }
@@ -145,6 +153,17 @@ async fn read(node: &Arc<Node>, conn: &Arc<Conn>, input: &mut Input) {
             return;
         }
     }
+}
+
+/// As [`read`], for the MSP face.
+async fn read_msp(face: Arc<Face>, conn: &Arc<Conn>, input: &mut Input) {
+    let peer = Peer::new(face, conn.clone());
+    while let Some(line) = input.next().await {
+        if !peer.take(line).await {
+            break;
+        }
+    }
+    peer.end();
 }
 
 /// A batch of notifications only is refused like every batch, and as a batch of notifications it

@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::msp::Face;
 use crate::node::Node;
 use crate::paths::Paths;
 pub use reindex::reindex;
@@ -78,17 +79,19 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     .context("failed to open the log")??;
     let taken =
         node.take_up(found).await.context("failed to end the agent of an earlier daemon")?;
-    tokio::task::spawn_blocking({
+    let taken = tokio::task::spawn_blocking({
         let node = node.clone();
-        move || start::recover(&node, &replayed, taken)
+        move || start::recover(&node, &replayed, &taken).map(|()| taken)
     })
     .await
     .context("failed to recover")??;
+    node.read_on(taken.unread);
+    let msp = Arc::new(Face::new(node.clone()));
     let socket = paths.socket();
     let listener = start::bind(&socket)?;
     start::say_ready(&socket)?;
     tokio::select! {
-        () = accept(&node, &listener) => {}
+        () = accept(&node, &msp, &listener) => {}
         _ = terminate.recv() => tracing::info!("stopping: asked by a signal"),
         _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
         () = node.stop_requested() => tracing::info!("stopping: asked by a client"),
@@ -101,7 +104,7 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     // Clients that are attached may still cancel and answer while running turns get their grace.
     tokio::select! {
         () = node.drain() => {}
-        () = accept(&node, &listener) => {}
+        () = accept(&node, &msp, &listener) => {}
         _ = terminate.recv() => tracing::warn!("told to stop again: not waiting any longer"),
     }
     if node.stopping().is_some_and(|stopping| stopping.all) {
@@ -126,11 +129,11 @@ async fn end(node: Arc<Node>, listener: UnixListener, socket: &Path) -> anyhow::
 }
 
 /// Takes connections for ever.
-async fn accept(node: &Arc<Node>, listener: &UnixListener) {
+async fn accept(node: &Arc<Node>, msp: &Arc<Face>, listener: &UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::spawn(client::serve(node.clone(), stream));
+                tokio::spawn(client::serve(node.clone(), msp.clone(), stream));
             }
             Err(error) => {
                 // Out of file descriptors: connections end, so this passes.

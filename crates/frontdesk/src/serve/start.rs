@@ -175,13 +175,17 @@ pub(super) fn open(paths: Paths, config: Config) -> anyhow::Result<(Arc<Node>, R
 }
 
 /// Starts the index; carried sessions are in the directory already and are left alone.
-pub(super) fn recover(node: &Arc<Node>, replayed: &Replayed, taken: TakenUp) -> anyhow::Result<()> {
+pub(super) fn recover(
+    node: &Arc<Node>,
+    replayed: &Replayed,
+    taken: &TakenUp,
+) -> anyhow::Result<()> {
     let began = Instant::now();
     let recovered = node.open_index(replayed).context("failed to start the index")?;
     tracing::info!(
         sessions = recovered.sessions,
         carried = taken.sessions,
-        instances = taken.instances,
+        instances = taken.unread.len(),
         turns_closed = recovered.turns,
         unreadable = recovered.unreadable,
         ?replayed,

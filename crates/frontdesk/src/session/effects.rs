@@ -53,13 +53,19 @@ impl Lane {
                 self.take_back(segment.into_iter().chain(rest)).await;
                 return false;
             }
+            let mut written = Vec::new();
             for effect in segment {
-                self.perform(effect, &mut found).await;
+                match effect {
+                    Effect::Append(record) => written.push(record),
+                    effect => self.perform(effect, &mut found).await,
+                }
             }
             if found.is_unsafe {
                 self.take_back(rest).await;
                 return false;
             }
+            // Behind the sync where there is one: who follows is shown no more than clients are.
+            self.node.feed.written(self.handle.key(), &written);
             let now = self.node.now();
             for conn in found.full {
                 rest.extend(self.session.handle(Input::Lagging { conn }, now));

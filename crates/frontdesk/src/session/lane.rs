@@ -9,17 +9,18 @@ use std::time::Duration;
 use frontdesk_core::envelope::Message;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
-use frontdesk_core::ids::ConnId;
+use frontdesk_core::ids::{ConnId, Key};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Carried, Effect, Input, Phase, Session, Tag};
 use frontdesk_core::status::State;
 use frontdesk_core::workspace::Workspace;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::alarm::Alarm;
+use super::children::{Child, Heard};
 use super::{Copy, LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
@@ -148,6 +149,7 @@ async fn carry_on(
     let opened = tokio::task::spawn_blocking(move || log.open_journal(&path));
     let journal = opened.await.map_err(|_| LogError::Closed)??;
     let rx = mailbox.take().ok_or(LogError::Closed)?;
+    let ends = parts.ends.clone();
     let carried = Session::carried(view, parts, node.limits.clone(), node.now());
     let Carried { session, sent, effects } = carried;
     for (tag, number) in &sent {
@@ -155,6 +157,7 @@ async fn carry_on(
     }
     let mut lane = Lane::new(node, handle, rx, session, journal, Some(instance));
     lane.sent.extend(sent);
+    lane.recall_children(&ends);
     lane.carry_out(effects).await;
     lane.publish();
     let _ = ready.send(());
@@ -187,6 +190,12 @@ pub(super) struct Lane {
     /// A snapshot is being written.
     pub(super) saving: Option<JoinHandle<()>>,
     pub(super) entombed: bool,
+    /// Subagents that the agent has announced while the session is loaded, by the agent's id.
+    pub(super) children: HashMap<String, Child>,
+    /// Those that it had before this daemon, until something is said about them.
+    pub(super) recalled: HashMap<String, (Key, Map<String, Value>)>,
+    /// What was said about them and is not passed on yet.
+    pub(super) heard: Vec<Heard>,
     /// The branch of its folder, from the first time that an instance has it.
     follow: Option<Follow>,
     /// Records could not be written and never will be.
@@ -238,6 +247,9 @@ impl Lane {
             snapshot_bytes: 0,
             saving: None,
             entombed: false,
+            children: HashMap::new(),
+            recalled: HashMap::new(),
+            heard: Vec::new(),
             follow: None,
             is_undone: false,
             handed_over: None,
@@ -310,7 +322,9 @@ impl Lane {
             if !promised.is_empty() {
                 effects.push(Effect::Sync);
             }
+            self.make_children().await;
             let safe = self.carry_out(effects).await;
+            self.tell_children().await;
             self.is_undone |= !safe;
             // What is not recorded is not dealt with: a later daemon reads it again.
             if let Some(instance) = self.instance.as_ref().filter(|_| !self.is_undone) {
@@ -391,6 +405,7 @@ impl Lane {
                     // A late frame of an instance that is not the owner any more.
                     return;
                 }
+                self.hear_child(&message, &at);
                 let about = self.request_it_is_about(&message);
                 Input::Agent { message, at, about }
             }
@@ -439,6 +454,7 @@ impl Lane {
             && let Some(instance) = self.instance.take()
         {
             self.previous = Some(instance);
+            self.children.clear();
         }
         if self.is_nothing() && self.session.client_count() == 0 {
             // Before the lane ends, so that nobody finds a row whose journal is about to go.
@@ -449,7 +465,9 @@ impl Lane {
             Phase::Starting | Phase::Draining(_) => Some(None),
             Phase::Live => Some(self.instance.as_ref()),
         };
-        self.node.directory.publish(self.handle.key(), &self.session, live, self.journal.bytes());
+        let key = self.handle.key();
+        self.node.directory.publish(key, &self.session, live, self.journal.bytes());
+        self.node.feed.publish(key, self.node.directory.get(key));
     }
 
     fn describe(&self) -> Value {

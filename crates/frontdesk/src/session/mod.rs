@@ -7,6 +7,7 @@
 mod alarm;
 mod behind;
 mod catch_up;
+mod children;
 mod copying;
 mod effects;
 mod lane;

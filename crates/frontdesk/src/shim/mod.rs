@@ -1,4 +1,5 @@
-//! `frontdesk acp`: ACP on stdio for editors, carried to the daemon, which it starts if none runs.
+//! `frontdesk acp` and `frontdesk msp`: a face on stdio, carried to the daemon, which it starts if
+//! none runs.
 //!
 //! Plain threads and plain copies: the shim knows no methods and keeps nothing. When the daemon
 //! goes away it ends, as an agent would.
@@ -7,19 +8,23 @@ pub mod daemon;
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
 
 use anyhow::Context as _;
+use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
 use crate::paths::Paths;
 pub use daemon::connect_or_start;
 
-/// What `frontdesk acp` was told.
+/// What a shim was told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShimOptions {
+    /// Which face: `acp` or `msp`.
+    pub face: &'static str,
     /// The agent to bind the connection to.
     pub agent: Option<String>,
     /// The spelling of status words: `active` or `open`.
@@ -46,7 +51,7 @@ pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
     let mut up = connect_or_start(&paths)?;
     let hello = json!({
         "frontdesk": 1,
-        "face": "acp",
+        "face": options.face,
         "client": uuid::Uuid::new_v4(),
         "kind": "shim",
         "agent": options.agent,
@@ -56,6 +61,9 @@ pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
     writeln!(up, "{hello}").context("failed to greet the daemon")?;
     let down = up.try_clone().context("failed to split the connection")?;
     let (ended, ends) = mpsc::channel();
+    if options.face == "msp" {
+        end_in_order(&up, ended.clone())?;
+    }
     let to_daemon = ended.clone();
     thread::spawn(move || {
         let _ = copy(&mut io::stdin().lock(), &mut up);
@@ -78,6 +86,23 @@ pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
         }
     }
     anyhow::bail!("failed to go on: the daemon closed the connection (see `frontdesk doctor`)")
+}
+
+/// TERM and INT are what stdin's end is: what was asked is still answered, then the shim ends with
+/// code 0, as clients of this face expect of their host. Before any other thread starts.
+fn end_in_order(up: &UnixStream, ended: mpsc::Sender<End>) -> anyhow::Result<()> {
+    let up = up.try_clone().context("failed to split the connection")?;
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals.thread_block().context("failed to take signals")?;
+    thread::spawn(move || {
+        if signals.wait().is_ok() {
+            let _ = ended.send(End::Editor);
+            let _ = up.shutdown(Shutdown::Write);
+        }
+    });
+    Ok(())
 }
 
 /// Copies as bytes come; every piece is passed on at once.

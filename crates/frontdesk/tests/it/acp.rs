@@ -255,6 +255,33 @@ impl Acp {
         })
     }
 
+    /// Waits until the other side has sent a message that satisfies `wanted`; that message.
+    pub(crate) fn wait_frame(
+        &self,
+        from: usize,
+        what: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
+        self.until(ANSWER, what, |state| {
+            state.lines[from..].iter().find_map(|line| match line {
+                Line::In(frame) if wanted(frame) => Some(frame.clone()),
+                _ => None,
+            })
+        })
+    }
+
+    /// Waits until everything that the other side sent before its end is in the transcript.
+    pub(crate) fn wait_end(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        let mut state = self.shared.state();
+        while !state.ended {
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "the stream did not end within {limit:?}");
+            let waited = self.shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Closes the child's stdin.
     pub(crate) fn close_stdin(&self) {
         lock(&self.shared.stdin).take();

@@ -19,5 +19,7 @@ mod editor;
 mod faults;
 mod harness_tests;
 mod hold;
+mod index;
 mod interop;
+mod msp;
 mod small_disk;

@@ -739,7 +739,14 @@ fn another_instances_records_and_claims_are_not_ours() {
     let named =
         r#"{"sessionId":"n","update":{"sessionUpdate":"subagent_update","sessionId":"child"}}"#;
     ends.extend(&[record(5, Kind::Update, named)]);
-    assert_eq!(ends.children().collect::<Vec<_>>(), ["child"]);
-    ends.extend(&[record(6, Kind::Lost, "{}")]);
+    let children: Vec<_> = ends.children().map(|(native, child)| (native, child.key)).collect();
+    assert_eq!(children, [("child", None)]);
+    let key = "01a22bb6-2da2-7132-b868-40a3a5d1f51f";
+    let told = format!(r#"{{"child":"{key}","nativeId":"child","state":"idle","x":1}}"#);
+    ends.extend(&[record(6, Kind::Subagent, &told)]);
+    let (_, child) = ends.children().next().unwrap();
+    assert_eq!(child.key, key.parse().ok());
+    assert_eq!(Value::from(child.told.clone()), json!({ "state": "idle" }));
+    ends.extend(&[record(7, Kind::Lost, "{}")]);
     assert!(!ends.is_loaded() && ends.children().next().is_none());
 }

@@ -287,3 +287,70 @@ fn a_session_that_was_put_aside_is_taken_back_by_a_prompt_alone() {
     assert!(!bench.session.view().archived);
     assert!(bench.run(archive(false)).is_empty());
 }
+
+const CHILD_ASK: &str = r#"{"id":8,"method":"session/request_permission","params":{"sessionId":"child","options":[{"optionId":"yes","kind":"allow_once"}]}}"#;
+const CHILD_CHUNK: &str = r#"{"method":"session/update","params":{"sessionId":"child","update":{"sessionUpdate":"agent_message_chunk"}}}"#;
+const CHILD_TITLE: &str = r#"{"method":"session/update","params":{"sessionId":"child","update":{"sessionUpdate":"session_info_update","title":"child's"}}}"#;
+
+/// The session ids of what clients are told or asked.
+fn told_in(effects: &[Effect]) -> Vec<String> {
+    let ids = effects.iter().filter_map(|effect| match effect {
+        Effect::Tell { frame, .. } => {
+            let frame: Value = serde_json::from_slice(frame).unwrap();
+            frame["params"]["sessionId"].as_str().map(str::to_owned)
+        }
+        _ => None,
+    });
+    ids.collect()
+}
+
+#[test]
+fn what_a_child_says_and_asks_reaches_the_parents_clients_in_the_childs_id() {
+    let mut bench = Bench::live();
+    bench.join(2);
+    bench.prompt(1, "3", "x");
+    assert_eq!(told_in(&bench.agent(CHILD_CHUNK)), ["child", "child"]);
+    let effects = bench.agent(CHILD_ASK);
+    assert_eq!(told_in(&effects), ["child", "child"]);
+    assert_eq!(bench.session.state(), Some(State::RequiresAction));
+    bench.agent(CHILD_TITLE);
+    let view = bench.session.view();
+    assert_eq!((view.title.as_deref(), view.has_asked), (None, true));
+}
+
+#[test]
+fn a_cancel_for_a_child_cancels_nothing_of_its_parent() {
+    let mut bench = Bench::live();
+    bench.prompt(1, "3", "x");
+    bench.agent(ASK);
+    let cancel = r#"{"method":"session/cancel","params":{"sessionId":"child"}}"#;
+    let effects = bench.run(Input::ToChild { conn: ConnId(1), frame: frame(cancel) });
+    assert_eq!(words(&effects), ["reply session/cancel"]);
+    assert_eq!(replies(&effects)[0]["params"]["sessionId"], "child");
+    assert_eq!(bench.session.open_questions().count(), 1);
+    let stranger = Input::ToChild { conn: ConnId(9), frame: frame(cancel) };
+    assert!(bench.run(stranger).is_empty());
+}
+
+#[test]
+fn a_child_is_read_and_never_continued() {
+    let view = View {
+        native: Some("child".into()),
+        parent: Some("the-parent".into()),
+        items: 2,
+        ..View::default()
+    };
+    let mut bench = Bench::cold(view.clone());
+    assert_eq!(words(&bench.attach(1, How::Load)), ["catch-up c1 from 0"]);
+    let effects = bench.run(Input::CaughtUp { conn: ConnId(1), seq: 0 });
+    assert_eq!(words(&effects), ["answer c1 7 ok"]);
+    assert_eq!(words(&bench.prompt(1, "3", "x")), ["answer c1 3 -32002"]);
+    let effects = Bench::cold(view).attach(1, How::Resume);
+    assert_eq!(words(&effects), ["answer c1 7 -32002", "left c1"]);
+    let told = effects.iter().find_map(|effect| match effect {
+        Effect::Answer { frame, .. } => Some(frame),
+        _ => None,
+    });
+    let error: Value = serde_json::from_slice(told.unwrap()).unwrap();
+    assert_eq!(error["error"]["data"]["parent"], "the-parent");
+}

@@ -81,6 +81,8 @@ pub(super) fn pull(run: &mut Run, lever: &str, arguments: &[Value]) -> Result<()
             let written = made.and_then(|()| std::fs::write(&path, content));
             written.map_err(|e| format!("failed to write {}: {e}", path.display()))
         }
+        "remove" => std::fs::remove_file(text(0)?).map_err(|e| format!("failed to remove: {e}")),
+        "fill" => fill(run, text(0)?, item(1)),
         "journal" => super::journals::change(run, text(0)?, item(1)),
         "stream" => super::journals::stream(run, text(0)?, text(1)?, item(2)),
         "fill_disk" | "free_disk" => {
@@ -170,6 +172,23 @@ fn agent_lever(run: &mut Run, lever: &str, agent: &str, rest: &[Value]) -> Resul
         }
         "keeps" => agent.keeps = word,
         _ => agent.chatter = Some(word),
+    }
+    Ok(())
+}
+
+/// Gives an agent's store `count` sessions; those from a number on are in `alpha`, the others in
+/// `beta`.
+fn fill(run: &mut Run, agent: &str, about: &Value) -> Result<(), String> {
+    let count = about["count"].as_u64().ok_or("fill takes a count")?;
+    let from = about["in_alpha_from"].as_u64().unwrap_or(1);
+    let folder = |name: &str| run.world.lock().names.expand(&json!(format!("${{WS}}/{name}")));
+    let (alpha, beta) = (folder("alpha")?, folder("beta")?);
+    for number in 1..=count {
+        let cwd = if number >= from { &alpha } else { &beta };
+        let at = format!("2021-03-01T{:02}:{:02}:00Z", number / 60, number % 60);
+        let stored = stored_from(&json!({ "cwd": cwd, "updatedAt": at }), &run.place);
+        let mut state = run.world.lock();
+        state.agent(agent)?.store.insert(format!("{agent}-{number:02}"), stored);
     }
     Ok(())
 }

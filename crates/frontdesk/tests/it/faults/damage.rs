@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{client, demo_desk, log, new_session, place, seen, told, turn};
+use super::{
+    SOON, begin_prompt, client, demo_desk, eventually, log, new_session, place, seen, told, turn,
+};
 use crate::desk::Desk;
 
 fn doctor(desk: &Desk) -> Value {
@@ -138,6 +140,36 @@ fn doctor_says_that_the_commit_log_is_ahead_and_the_next_start_plays_it() {
     assert!(desk.stop().success());
     let found = findings(&doctor(&desk), "commit log");
     assert!(found[0].0 == "good", "{found:?}");
+}
+
+#[test]
+fn a_snapshot_is_written_while_a_session_runs_and_used_after_a_kill() {
+    let mut desk = demo_desk().limit("snapshot_every_bytes", 20_000).open();
+    let mut one = client(&desk);
+    let session = new_session(&desk, &mut one);
+    let row = one.ok("_frontdesk/session", json!({ "sessionId": session }));
+    let journal = PathBuf::from(row["path"].as_str().expect("a path"));
+    let snapshot = || {
+        let text = fs::read(journal.with_file_name("snapshot.json")).unwrap_or_default();
+        serde_json::from_slice::<Value>(&text).ok().and_then(|it| it["journal_bytes"].as_u64())
+    };
+    assert_eq!(snapshot(), None);
+    let begun = begin_prompt(&mut one, &session, "stream 400 every 2\nwait 60000");
+    // More than one, while the turn runs.
+    eventually("a second snapshot", SOON, || snapshot() > Some(60_000));
+    assert!(!one.is_answered(begun));
+    assert!(fs::metadata(&journal).expect("a journal").len() > 60_000);
+    let shown = seen(&one.updates(&session, 0));
+    desk.kill9();
+    desk.start();
+    let mut later = client(&desk);
+    let from = later.mark();
+    later.ok("session/load", place(&desk, Some(&session)));
+    let again = seen(&later.updates(&session, from));
+    assert_eq!(again[1..=shown.len()], shown[..]);
+    turn(&mut later, &session, "say after");
+    let row = later.ok("_frontdesk/session", json!({ "sessionId": session }));
+    assert_eq!(row["turnCount"], 2);
 }
 
 #[test]

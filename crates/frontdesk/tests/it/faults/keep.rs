@@ -383,3 +383,67 @@ fn a_linked_working_tree_is_told() {
     let listed = one.ok("session/list", json!({}));
     assert_eq!(row(&listed, &session)["sessionId"], json!(session));
 }
+
+#[test]
+fn a_subagent_has_a_journal_of_its_own_and_asks_its_parents_clients() {
+    let mut desk = demo_desk().limit("list_fresh_ms", 10).open();
+    let mut one = client_of(
+        &desk,
+        "demo",
+        crate::editor::editor(desk.work(), crate::editor::Permission::Allow),
+    );
+    let session = new_session(&desk, &mut one);
+    let from = one.mark();
+    turn(&mut one, &session, "subagent look around");
+    let asked = &one.asked(from)[0];
+    let child = asked.params["sessionId"].as_str().unwrap().to_owned();
+    assert_ne!(child, session, "asked in the child's own id");
+    let said = ["agent:Working on look around.", "agent:Allowed (allow_once)."];
+    assert_eq!(seen(&one.updates(&child, from)), said, "shown without an attach");
+
+    let kept = told(&mut one, &child);
+    assert_eq!((&kept["parent"], &kept["nativeId"]), (&json!(session), &json!(child)));
+    assert_eq!((&kept["title"], &kept["turnCount"]), (&json!("look around"), &json!(0)));
+    assert_eq!(
+        (&kept["status"], status(&mut one, &child).0.as_str()),
+        (&json!("active"), "active")
+    );
+    let key = kept["key"].as_str().unwrap().to_owned();
+    let records = log(&mut one, &key);
+    assert_eq!(super::told(&records), said);
+    assert_eq!(of_kind(&records, "adopted")[0]["parent"], session);
+    let parents = log(&mut one, &session);
+    let states: Vec<&str> = of_kind(&parents, "subagent")
+        .into_iter()
+        .filter(|data| {
+            data["child"] == key && data["nativeId"] == child && data["title"] == "look around"
+        })
+        .filter_map(|data| data["state"]["state"].as_str())
+        .collect();
+    assert_eq!(states, ["running", "idle"]);
+
+    // It is no conversation of its own: not in an editor's list, not to be prompted or resumed.
+    let listed = one.ok("session/list", json!({}));
+    assert_eq!(listed["sessions"].as_array().map(Vec::len), Some(1), "{listed}");
+    for (method, params) in [
+        ("session/prompt", crate::acp::prompt(&child, "say x")),
+        ("session/resume", place(&desk, Some(&child))),
+    ] {
+        let error = one.err(method, params);
+        assert_eq!(error.code, -32002, "{method}");
+        assert!(error.message.contains(&session), "{method}: {error:?}");
+    }
+    let shown = String::from_utf8(desk.cli(&["show", &child]).stdout).unwrap();
+    assert!(shown.contains(&format!("child of    {session}\n")), "{shown}");
+
+    desk.kill9();
+    desk.start();
+    let mut two = client(&desk);
+    assert_eq!(status(&mut two, &child).0, "inactive");
+    assert_eq!(loaded(&desk, &child, &[&session]), said, "its history is ours");
+    // What is deleted with the parent does not stay in the child.
+    two.ok("session/delete", json!({ "sessionId": session }));
+    let error = two.err("session/status", json!({ "sessionId": child }));
+    assert_eq!(error.code, -32002);
+    assert_eq!(two.err("_frontdesk/log", json!({ "sessionId": key })).code, -32002);
+}

@@ -12,6 +12,7 @@ mod homes;
 mod idle;
 mod keep;
 mod kills;
+mod old;
 mod outside;
 mod races;
 mod returns;

@@ -11,6 +11,7 @@ mod agentao;
 mod codex;
 mod direct;
 mod kimi;
+mod msp;
 mod parts;
 mod sdk_agents;
 mod sdk_clients;

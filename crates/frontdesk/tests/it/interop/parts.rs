@@ -62,6 +62,16 @@ impl Parts {
         self.cache.join("sdk-py/bin/python")
     }
 
+    /// The interpreter that has the Python MSP SDK.
+    pub(crate) fn msp_python(&self) -> PathBuf {
+        self.cache.join("msp-py/bin/python")
+    }
+
+    /// Our client made with the Rust MSP SDK.
+    pub(crate) fn msp_rust(&self) -> PathBuf {
+        self.cache.join("msp-rust/target/debug/msp-rust")
+    }
+
     /// The machine's own Node.js.
     pub(crate) fn node(&self) -> &Path {
         &self.node

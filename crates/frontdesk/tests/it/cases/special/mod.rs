@@ -1,6 +1,7 @@
 //! What cannot be said as data: named functions that a script runs.
 
 mod crowd;
+mod index;
 mod large;
 mod odd;
 mod stored;
@@ -18,6 +19,14 @@ type Special = fn(&mut Run, &Value) -> Result<(), String>;
 /// Finds a function by the name that the case files use.
 pub(super) fn find(name: &str) -> Result<Special, String> {
     Ok(match name {
+        "frozen_index" => index::frozen_index,
+        "list_is" => index::list_is,
+        "same_rows" => index::same_rows,
+        "bad_cursors" => index::bad_cursors,
+        "index_lacks" => index::index_lacks,
+        "rows_while" => index::rows_while,
+        "future_stamp" => index::future_stamp,
+        "order_of_stamps" => index::order_of_stamps,
         "exit_and_resume_race" => crowd::exit_and_resume_race,
         "fifty_clients" => crowd::fifty_clients,
         "big_frames" => large::big_frames,

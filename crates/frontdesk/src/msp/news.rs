@@ -1,0 +1,144 @@
+//! What a client is told of all sessions: births, unloads, what they are doing, and, where it asked
+//! for it, changed rows.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use frontdesk_core::ids::Key;
+use frontdesk_core::msp::ViewCursor;
+use frontdesk_core::msp::object::Carrier;
+use serde_json::{Map, Value, json};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+
+use super::peer::Peer;
+use super::session;
+use crate::node::directory::Row;
+use crate::node::feed::News;
+
+/// Tells a client what happens until its connection ends.
+pub(super) async fn tell(peer: Arc<Peer>, mut listener: broadcast::Receiver<News>) {
+    let said = peer.said();
+    let mut teller = Teller {
+        stream: said.as_ref().is_some_and(|said| said.has("sessionListStream")),
+        experimental: said.is_some_and(|said| said.experimental),
+        pause: Duration::from_millis(peer.face.node.limits.msp_list_ms),
+        peer,
+        changed: HashSet::new(),
+        due: Instant::now(),
+    };
+    loop {
+        let waits = !teller.changed.is_empty();
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(teller.due), if waits => teller.rows(),
+            news = listener.recv() => match news {
+                Ok(news) => teller.take(&news),
+                // The client was slow: what it missed is replaced by what is true now.
+                Err(RecvError::Lagged(_)) => teller.all_over(),
+                Err(RecvError::Closed) => return,
+            },
+        }
+        if !teller.peer.conn.outbox.room().await {
+            return;
+        }
+    }
+}
+
+struct Teller {
+    peer: Arc<Peer>,
+    /// Whether the client asked for changed rows.
+    stream: bool,
+    experimental: bool,
+    pause: Duration,
+    changed: HashSet<Key>,
+    due: Instant,
+}
+
+impl Teller {
+    fn take(&mut self, news: &News) {
+        let row = news.row.as_deref().filter(|row| !row.view.unproven);
+        if news.born
+            && let Some(row) = row
+        {
+            started(&self.peer, row);
+        }
+        let cursor = row.map(|row| ViewCursor::behind(row.view.seq).text(row.key));
+        if let Some(why) = &news.closed {
+            let params = json!({
+                "sessionId": news.key,
+                "reason": reason(why),
+                "viewCursor": cursor,
+            });
+            self.peer.notify("session/closed", &params);
+        }
+        // The permission state is experimental: others are not told of its changes alone.
+        if (news.status || (news.ruling && self.experimental)) && !news.born {
+            self.status(news.key, row, cursor);
+        }
+        if self.stream && row.is_some() && !news.born {
+            if self.changed.is_empty() {
+                self.due = Instant::now() + self.pause;
+            }
+            self.changed.insert(news.key);
+        }
+    }
+
+    /// What a session is doing now.
+    fn status(&self, key: Key, row: Option<&Row>, cursor: Option<String>) {
+        let mut params = Map::new();
+        params.insert("sessionId".into(), json!(key));
+        params.insert("viewCursor".into(), json!(cursor));
+        params.insert("status".into(), json!("notLoaded"));
+        if let Some(row) = row
+            && let Value::Object(object) = session::json(&self.peer, row, Carrier::Row)
+        {
+            for (name, value) in object {
+                if matches!(name.as_str(), "status" | "attention" | "permissionState") {
+                    params.insert(name, value);
+                }
+            }
+        }
+        self.peer.notify("session/statusChanged", &Value::Object(params));
+    }
+
+    /// The rows that changed, as they are now.
+    fn rows(&mut self) {
+        for key in std::mem::take(&mut self.changed) {
+            let Some(row) = self.peer.face.node.directory.get(key) else { continue };
+            let row = session::json(&self.peer, &row, Carrier::ListChanged);
+            self.peer.notify("session/listChanged", &json!({ "session": row }));
+        }
+    }
+
+    fn all_over(&mut self) {
+        for row in self.peer.face.node.directory.loaded(|_| true) {
+            let cursor = ViewCursor::behind(row.view.seq).text(row.key);
+            self.status(row.key, Some(&row), Some(cursor));
+            if self.stream {
+                self.changed.insert(row.key);
+            }
+        }
+        self.due = Instant::now();
+    }
+}
+
+/// A session was made: told once to each client.
+pub(super) fn started(peer: &Peer, row: &Row) {
+    if peer.first_told(row.key) {
+        let session = session::json(peer, row, Carrier::Started);
+        peer.notify("session/started", &json!({ "session": session }));
+    }
+}
+
+/// The protocol's word for a reason in the journal.
+fn reason(why: &str) -> &'static str {
+    match why {
+        "idle" => "idle",
+        "stop" => "hostShutdown",
+        // Somebody closed or deleted it, or its agent was ended for it.
+        _ => "leave",
+    }
+}

@@ -1,0 +1,94 @@
+//! Each limit of the face, at the limit.
+
+use serde_json::json;
+
+use super::{client, desk, events, hear, kind, session};
+use crate::acp::refuse_all;
+
+const STRANGER: &str = "00000000-0000-7000-8000-000000000000";
+
+#[test]
+fn a_frame_at_the_limit_is_taken_and_a_longer_one_gets_the_limit() {
+    const LIMIT: usize = 2000;
+    let desk = desk().limit("msp_frame_bytes", LIMIT as u64).open();
+    let mut one = client(&desk, json!({}));
+    let frame = |id: &str, bytes: usize| {
+        let head = format!(
+            r#"{{"jsonrpc":"2.0",{id}"method":"session/read","params":{{"sessionId":"{STRANGER}","x":""#
+        );
+        let pad = "x".repeat(bytes - head.len() - r#""}}"#.len());
+        format!("{head}{pad}\"}}}}\n")
+    };
+    let answer = |one: &crate::acp::Acp, from, id: serde_json::Value| {
+        one.wait_frame(from, "an answer", |f| f["id"] == id && f["error"].is_object())["error"]
+            .clone()
+    };
+    let from = one.mark();
+    one.send_raw(frame(r#""id":"fits","#, LIMIT).as_bytes());
+    assert_eq!(answer(&one, from, json!("fits"))["code"], -32020);
+    one.send_raw(frame(r#""id":"long","#, LIMIT + 1).as_bytes());
+    let error = answer(&one, from, json!("long"));
+    assert_eq!((&error["code"], &error["data"]["limitBytes"]), (&json!(-32002), &json!(LIMIT)));
+    assert_eq!(error["data"]["kind"], "inputTooLarge");
+    one.send_raw(frame("", LIMIT + 1).as_bytes());
+    let error = answer(&one, from, json!(null));
+    assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(-32700), &json!("parseError")));
+    one.ok("session/list", json!({}));
+}
+
+#[test]
+fn what_does_not_fit_a_frame_is_left_out_and_said() {
+    let desk = desk().limit("msp_frame_bytes", 20_000).open();
+    let mut one = client(&desk, json!({}));
+    let (mut acp, id) = session(&desk, refuse_all());
+    one.ok("view/subscribe", json!({ "sessionId": id }));
+    let from = one.mark();
+    // A message of 30,000 bytes in chunks that fit: its completed item does not.
+    acp.turn(&id, "stream 10 bytes 3000").0.unwrap();
+    let done = hear(&one, from, "turn/completed", |_| true);
+    let seen = events(&one, from);
+    let gap = super::heard(&one, from).into_iter().find(|(m, _)| m == "view/gap").unwrap().1;
+    let at = |cursor: &serde_json::Value| seen.iter().position(|(_, p)| p["viewCursor"] == *cursor);
+    assert_eq!(gap["next"], done["viewCursor"]);
+    assert_eq!(at(&gap["after"]).map(|place| place + 1), at(&gap["next"]), "{gap}");
+    let page = json!({ "sessionId": id, "limit": 50, "cursor": gap["after"] });
+    let error = one.err("view/page", page);
+    assert_eq!(kind(&error), (-32603, "pageEventTooLarge"));
+    assert_eq!(error.data["sessionId"], json!(id));
+    let read = one.ok("session/read", json!({ "sessionId": id, "excludeItems": false }));
+    assert_eq!(read["history"]["mode"], "none");
+    assert_eq!(read["history"]["noneReason"], "historyBudget");
+    assert_eq!(read["lastTurn"]["terminal"], "completed");
+}
+
+#[test]
+fn as_many_sessions_are_followed_as_the_limit_says() {
+    let desk = desk().limit("msp_subscriptions", 2).setting("sessions_per_instance = 4").open();
+    let mut one = client(&desk, json!({}));
+    let (mut acp, first) = session(&desk, refuse_all());
+    let mut more = || {
+        let made = acp.ok("session/new", json!({ "cwd": desk.work(), "mcpServers": [] }));
+        made["sessionId"].as_str().unwrap().to_owned()
+    };
+    let (second, third) = (more(), more());
+    for id in [&first, &second, &second] {
+        one.ok("view/subscribe", json!({ "sessionId": id }));
+    }
+    let error = one.err("view/subscribe", json!({ "sessionId": third }));
+    assert_eq!(kind(&error), (-32031, "backpressured"));
+    assert_eq!(error.data["capacity"], 2);
+    one.ok("view/unsubscribe", json!({ "sessionId": first }));
+    one.ok("view/subscribe", json!({ "sessionId": third }));
+}
+
+#[test]
+fn lines_that_are_no_messages_end_the_connection_at_the_limit() {
+    let desk = desk().limit("client_garbage_lines", 3).open();
+    let mut one = client(&desk, json!({}));
+    let from = one.mark();
+    one.send_raw(b"x\nx\n");
+    one.wait_frame(from, "an error", |f| f["error"]["code"] == -32700);
+    one.ok("session/list", json!({}));
+    one.send_raw(b"x\n");
+    assert!(one.wait_exit(super::EXIT).is_some());
+}
