@@ -81,7 +81,7 @@ fn every_command_has_an_example_and_only_the_contracts_names_exist() {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         assert!(help.contains("Example:\n  "), "{}", command.get_name());
         let json = command.get_arguments().any(|arg| arg.get_id() == "json");
-        let plain = ["serve", "acp", "completions"].contains(&command.get_name());
+        let plain = ["serve", "acp", "msp", "completions"].contains(&command.get_name());
         assert_eq!(json, !plain, "{}", command.get_name());
     }
 }

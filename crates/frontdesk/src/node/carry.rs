@@ -167,12 +167,12 @@ impl Node {
         let tasks: Vec<_> = found
             .into_iter()
             .map(|candidate| {
-                let node = self.clone();
-                tokio::spawn(async move { node.take_up_one(candidate).await })
+                let (node, run_dir) = (self.clone(), candidate.run_dir.clone());
+                (run_dir, tokio::spawn(async move { node.take_up_one(candidate).await }))
             })
             .collect();
         let mut taken = TakenUp::default();
-        for task in tasks {
+        for (run_dir, task) in tasks {
             match task.await {
                 Ok(unread) => {
                     if let Some(unread) = unread? {
@@ -180,7 +180,11 @@ impl Node {
                         taken.unread.push(unread);
                     }
                 }
-                Err(error) => tracing::error!(%error, "failed to take an instance up"),
+                Err(error) => {
+                    // Half taken up is worse than ended.
+                    tracing::error!(path = %run_dir.display(), %error, "failed to take an instance up");
+                    self.end_instance(&run_dir).await?;
+                }
             }
         }
         Ok(taken)
@@ -210,11 +214,16 @@ impl Node {
         if began.is_some() {
             return Ok(began);
         }
-        let term = Duration::from_millis(self.limits.stop_term_ms);
-        let ended = proc::end_recorded(&run_dir, term).await?;
-        tracing::info!(path = %run_dir.display(), ?ended, "ended an instance that has no session to carry on");
+        self.end_instance(&run_dir).await?;
         self.remove_spool(&data_dir);
         Ok(None)
+    }
+
+    async fn end_instance(&self, run_dir: &Path) -> Result<(), EndError> {
+        let term = Duration::from_millis(self.limits.stop_term_ms);
+        let ended = proc::end_recorded(run_dir, term).await?;
+        tracing::info!(path = %run_dir.display(), ?ended, "ended an instance that is not carried on");
+        Ok(())
     }
 
     /// The instance goes on with its sessions; `None` if its ledger cannot be written.

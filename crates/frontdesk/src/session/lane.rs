@@ -3,7 +3,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use frontdesk_core::envelope::Message;
@@ -11,7 +10,7 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::{ConnId, Key};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
-use frontdesk_core::session::{Carried, Effect, Input, Phase, Session, Tag};
+use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
 use frontdesk_core::status::State;
 use frontdesk_core::workspace::Workspace;
 use jiff::Timestamp;
@@ -20,6 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::alarm::Alarm;
+use super::carrying::{Carry, Handled, carry_on};
 use super::children::{Child, Heard};
 use super::{Copy, LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
@@ -59,21 +59,6 @@ pub enum Start {
     },
     /// Live since before this daemon.
     Carried(Box<Carry>),
-}
-
-/// What the lane of a carried session begins with.
-#[derive(Debug)]
-pub struct Carry {
-    /// Its journal.
-    pub path: PathBuf,
-    /// What its records add up to.
-    pub view: View,
-    /// What the machine is put together from.
-    pub parts: frontdesk_core::session::Carry,
-    /// The instance that has it.
-    pub instance: Arc<Instance>,
-    /// Told when everything that was decided before is done.
-    pub ready: oneshot::Sender<()>,
 }
 
 /// Starts a lane.
@@ -137,33 +122,6 @@ async fn begin(
     Ok(lane)
 }
 
-/// A session that was live before this daemon goes on: what was decided is done before anybody comes.
-async fn carry_on(
-    node: &Arc<Node>,
-    handle: LaneHandle,
-    mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
-    carry: Carry,
-) -> Result<Lane, LogError> {
-    let Carry { path, view, parts, instance, ready } = carry;
-    let log = node.log.clone();
-    let opened = tokio::task::spawn_blocking(move || log.open_journal(&path));
-    let journal = opened.await.map_err(|_| LogError::Closed)??;
-    let rx = mailbox.take().ok_or(LogError::Closed)?;
-    let ends = parts.ends.clone();
-    let carried = Session::carried(view, parts, node.limits.clone(), node.now());
-    let Carried { session, sent, effects } = carried;
-    for (tag, number) in &sent {
-        instance.await_answer(*number, &handle, *tag, session.native());
-    }
-    let mut lane = Lane::new(node, handle, rx, session, journal, Some(instance));
-    lane.sent.extend(sent);
-    lane.recall_children(&ends);
-    lane.carry_out(effects).await;
-    lane.publish();
-    let _ = ready.send(());
-    Ok(lane)
-}
-
 pub(super) struct Lane {
     pub(super) node: Arc<Node>,
     pub(super) handle: LaneHandle,
@@ -199,29 +157,13 @@ pub(super) struct Lane {
     /// The branch of its folder, from the first time that an instance has it.
     follow: Option<Follow>,
     /// Records could not be written and never will be.
-    is_undone: bool,
+    pub(super) is_undone: bool,
     /// The next daemon goes on from here.
-    handed_over: Option<oneshot::Sender<()>>,
-}
-
-/// What a batch of messages has dealt with: told to the instance when its effects are carried out.
-#[derive(Default)]
-struct Handled {
-    /// Requests that were answered.
-    answers: Vec<u64>,
-    /// How far each session's output is dealt with.
-    places: Vec<(Arc<AtomicU64>, u64)>,
-}
-
-impl Handled {
-    fn note(&mut self, done: Arc<AtomicU64>, ack: u64) {
-        self.places.retain(|(other, _)| !Arc::ptr_eq(other, &done));
-        self.places.push((done, ack));
-    }
+    pub(super) handed_over: Option<oneshot::Sender<()>>,
 }
 
 impl Lane {
-    fn new(
+    pub(super) fn new(
         node: &Arc<Node>,
         handle: LaneHandle,
         rx: mpsc::Receiver<LaneMsg>,
@@ -326,15 +268,7 @@ impl Lane {
             let safe = self.carry_out(effects).await;
             self.tell_children().await;
             self.is_undone |= !safe;
-            // What is not recorded is not dealt with: a later daemon reads it again.
-            if let Some(instance) = self.instance.as_ref().filter(|_| !self.is_undone) {
-                for number in handled.answers {
-                    instance.dealt_with(number).await;
-                }
-                for (done, end) in handled.places {
-                    instance.handled(&done, end);
-                }
-            }
+            self.tell_handled(handled).await;
             self.publish();
             for done in promised.into_iter().filter(|_| safe) {
                 let _ = done.send(());
@@ -343,12 +277,7 @@ impl Lane {
             if self.entombed {
                 break;
             }
-            if let Some(done) = self.handed_over.take() {
-                self.sync().await;
-                let _ = done.send(());
-                // Whoever sends anything waits, until the daemon has ended.
-                std::future::pending::<()>().await;
-            }
+            self.hand_over().await;
         }
         self.finish().await;
     }
@@ -449,7 +378,7 @@ impl Lane {
     }
 
     /// Tells the directory what is loaded here and what the records add up to.
-    fn publish(&mut self) {
+    pub(super) fn publish(&mut self) {
         if matches!(self.session.phase(), Phase::Cold)
             && let Some(instance) = self.instance.take()
         {

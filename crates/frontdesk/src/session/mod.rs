@@ -6,6 +6,7 @@
 
 mod alarm;
 mod behind;
+mod carrying;
 mod catch_up;
 mod children;
 mod copying;
@@ -25,8 +26,9 @@ use tokio::sync::{mpsc, oneshot};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
 
+pub use carrying::Carry;
 pub use copying::Copy;
-pub use lane::{Carry, Start, spawn};
+pub use lane::{Start, spawn};
 
 /// One message for a lane.
 #[derive(Debug)]

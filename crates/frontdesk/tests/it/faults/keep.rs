@@ -436,7 +436,7 @@ fn a_subagent_has_a_journal_of_its_own_and_asks_its_parents_clients() {
     let shown = String::from_utf8(desk.cli(&["show", &child]).stdout).unwrap();
     assert!(shown.contains(&format!("child of    {session}\n")), "{shown}");
 
-    desk.kill9();
+    desk.kill_all();
     desk.start();
     let mut two = client(&desk);
     assert_eq!(status(&mut two, &child).0, "inactive");
