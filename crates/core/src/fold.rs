@@ -388,10 +388,7 @@ impl View {
             self.last_agent_at = Some(record.at);
         }
         // What belongs to a child is shown with the rest and says nothing about its parent.
-        let is_childs = self.native.as_deref().is_some_and(|own| {
-            update != UpdateKind::Conversation
-                && update::session_of(&params).is_some_and(|of| of != own)
-        });
+        let is_childs = update != UpdateKind::Conversation && self.is_of_child(record);
         match update {
             _ if is_childs => {}
             UpdateKind::Conversation => {

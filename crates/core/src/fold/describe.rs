@@ -27,10 +27,18 @@ impl View {
         let Some(done) = record.payload::<Done>() else {
             return self.note_anomaly(record, "names no command");
         };
+        // Taken in, then answered: the later record says what came of it.
+        self.commands_done.retain(|known| known.command_id != done.command_id);
         if self.commands_done.len() >= COMMANDS_MAX {
             self.commands_done.remove(0);
         }
         self.commands_done.push(done);
+    }
+
+    /// What is known of a command; `None` if it was never taken in, or long ago.
+    #[must_use]
+    pub fn command(&self, id: &str) -> Option<&Done> {
+        self.commands_done.iter().find(|done| done.command_id == id)
     }
 
     /// Takes the text of the first prompt; other blocks, images above all, are passed over.

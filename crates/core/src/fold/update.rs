@@ -3,6 +3,9 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::View;
+use crate::record::Record;
+
 /// What a `session/update` is about, as far as the view cares.
 #[derive(Clone, Debug, PartialEq)]
 pub enum UpdateKind {
@@ -44,7 +47,7 @@ struct Whose<'a> {
 }
 
 /// The session that an update (its params) belongs to, as the agent names it.
-pub(super) fn session_of(params: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
+fn session_of(params: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
     serde_json::from_slice::<Whose<'_>>(params).ok()?.session_id
 }
 
@@ -85,5 +88,24 @@ impl UpdateKind {
             "available_commands_update" => Self::Commands,
             _ => Self::Other,
         })
+    }
+}
+
+/// How the params of most agents' updates begin.
+const HEAD: &[u8] = br#"{"sessionId":""#;
+
+impl View {
+    /// Whether an update belongs to a child of the session: it is sent under another id.
+    #[must_use]
+    pub fn is_of_child(&self, record: &Record) -> bool {
+        let Some(own) = self.native.as_deref() else { return false };
+        // Nearly all are the session's own: looked at, not parsed.
+        let rest =
+            record.data.strip_prefix(HEAD).and_then(|rest| rest.strip_prefix(own.as_bytes()));
+        if rest.is_some_and(|rest| rest.starts_with(b"\"")) {
+            return false;
+        }
+        let params = crate::render::stored_params(&record.data);
+        session_of(&params).is_some_and(|of| of != own)
     }
 }

@@ -151,6 +151,18 @@ impl MspError {
         }
     }
 
+    /// Reads an error object that [`Self::to_json`] gave; `None` if it is none.
+    #[must_use]
+    pub fn read(value: &Value) -> Option<Self> {
+        let code = value.get("code")?.as_i64()?;
+        let mut data = value.get("data")?.as_object()?.clone();
+        let word = data.remove("kind")?;
+        data.remove("retryable");
+        let known = ErrorKind::ALL.iter();
+        let kind = known.copied().find(|kind| kind.code() == code && word == kind.word())?;
+        Some(Self { kind, message: value.get("message")?.as_str()?.to_owned(), data })
+    }
+
     /// JSON text of the error object.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -171,7 +183,9 @@ mod tests {
     #[test]
     fn every_error_has_its_kind_and_says_when_a_retry_helps() {
         for kind in ErrorKind::ALL {
-            let value: Value = serde_json::from_str(&MspError::new(*kind, "x").to_json()).unwrap();
+            let error = MspError::new(*kind, "x").with("sessionId", "s");
+            let value: Value = serde_json::from_str(&error.to_json()).unwrap();
+            assert_eq!(MspError::read(&value), Some(error));
             assert_eq!(value["data"]["kind"], kind.word());
             assert_eq!(value["code"], kind.code());
             assert_eq!(value["data"].get("retryable").is_some(), kind.is_retryable());

@@ -27,8 +27,12 @@ impl Items {
         Self { bytes_max, ..Self::default() }
     }
 
-    /// Takes an event; others than those of items are passed over.
+    /// Takes an event; others than those of items are passed over. An open item has what was
+    /// streamed so far.
     pub fn take(&mut self, event: &Event) {
+        if event.method == "item/delta" {
+            return self.append(&event.params);
+        }
         let item = &event.params["item"];
         let Some(id) = item["itemId"].as_str().filter(|_| !self.over) else { return };
         let bytes = item.to_string().len() + 1;
@@ -38,6 +42,30 @@ impl Items {
             None => self.order.push(id.to_owned()),
         }
         self.bytes += bytes;
+        self.check();
+    }
+
+    fn append(&mut self, params: &Value) {
+        let delta = params["delta"].as_str().unwrap_or_default();
+        let Some((item, bytes)) = params["itemId"].as_str().and_then(|id| self.items.get_mut(id))
+        else {
+            return;
+        };
+        let field = match params["field"].as_str() {
+            Some("summary.0") => "/summary/0",
+            _ => "/text",
+        };
+        if let Some(Value::String(text)) = item.pointer_mut(field) {
+            text.push_str(delta);
+            // Its quotes are counted already.
+            let grown = json!(delta).to_string().len() - 2;
+            *bytes += grown;
+            self.bytes += grown;
+        }
+        self.check();
+    }
+
+    fn check(&mut self) {
         if self.bytes > self.bytes_max {
             *self = Self { over: true, ..Self::default() };
         }
@@ -93,6 +121,26 @@ mod tests {
         assert_eq!(history["items"][0]["text"], "done");
         assert_eq!(history["items"][1]["itemId"], "b");
         assert!(history.get("noneReason").is_none());
+    }
+
+    #[test]
+    fn an_open_item_has_what_was_streamed_so_far() {
+        let delta = |field: &str, delta: &str| Event {
+            method: "item/delta",
+            params: json!({ "itemId": "a", "field": field, "delta": delta }),
+            ..event("a", 1, "")
+        };
+        let mut items = Items::new(1 << 20);
+        items.take(&event("a", 1, ""));
+        items.take(&delta("text", "one \u{1}"));
+        items.take(&delta("text", "two"));
+        items.take(&Event { params: json!({ "itemId": "b", "delta": "x" }), ..delta("text", "") });
+        assert_eq!(items.bytes, items.items["a"].0.to_string().len() + 1);
+        assert_eq!(items.into_history()["items"][0]["text"], "one \u{1}two");
+        let mut small = Items::new(event("a", 1, "").params["item"].to_string().len() + 2);
+        small.take(&event("a", 1, ""));
+        small.take(&delta("text", "xx"));
+        assert!(small.is_over());
     }
 
     #[test]

@@ -230,10 +230,13 @@ impl Renderer {
         match &record.kind {
             Kind::TurnStarted => self.start_turn(record, &mut out),
             Kind::TurnEnded => self.end_turn(record, &mut out),
+            // What a child says is in the child's own view.
+            Kind::Update | Kind::Imported | Kind::TurnLate if self.view.is_of_child(record) => {}
             Kind::Update | Kind::Imported | Kind::TurnLate => self.update(record, &mut out),
             Kind::InteractionOpened => self.open_ask(record, &mut out),
             Kind::InteractionSettled => self.settle_ask(record, &mut out),
-            Kind::Note => self.note(record, &mut out),
+            Kind::Note | Kind::Damage => self.note(record, &mut out),
+            Kind::Subagent => self.own_state(record, &mut out),
             Kind::Closed | Kind::Lost | Kind::Deleted => self.unloaded(&mut out),
             // A new owner: whatever the one before was saying is over.
             Kind::Claimed | Kind::Loaded => self.end_talk(&mut out),
@@ -250,8 +253,6 @@ impl Renderer {
             | Kind::Policy
             | Kind::TurnQueued
             | Kind::Command
-            | Kind::Subagent
-            | Kind::Damage
             | Kind::Unknown(_) => {}
         }
         self.state_events(record, &mut out);
@@ -365,8 +366,8 @@ impl Renderer {
             #[serde(default)]
             shown: bool,
         }
-        let Some(note) = record.payload::<Note>().filter(|note| note.shown) else { return };
         self.end_talk(out);
+        let Some(note) = record.payload::<Note>().filter(|note| note.shown) else { return };
         let text = format!("[frontdesk] {}", note.text);
         let (text, more) = cut(&text, ITEM_TEXT_BYTES_MAX);
         let mut item = object(json!({
@@ -382,6 +383,22 @@ impl Renderer {
             item.insert("truncated".into(), json!(true));
         }
         out.durable("item/completed", object(json!({ "item": item })), record.seq);
+    }
+
+    /// A subagent's own state: what it was saying is over when it does not run any more. A record
+    /// that names a child is about that child and says nothing here.
+    fn own_state(&mut self, record: &Record, out: &mut Out<'_>) {
+        #[derive(Deserialize)]
+        struct Told {
+            #[serde(default)]
+            child: Option<String>,
+            #[serde(default)]
+            state: Value,
+        }
+        let told = record.payload::<Told>().filter(|told| told.child.is_none());
+        if told.is_some_and(|told| told.state["state"] != "running") {
+            self.end_talk(out);
+        }
     }
 
     /// The instance is gone: nothing of it goes on.

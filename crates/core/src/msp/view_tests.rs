@@ -156,6 +156,7 @@ fn no_turn_and_every_ending() {
         (Kind::Lost, json!({ "reason": "crash_inferred" })),
         (Kind::Note, json!({ "text": "earlier turns are elsewhere", "shown": true })),
         (Kind::Note, json!({ "text": "not for clients" })),
+        (Kind::Damage, json!({ "missing": [3, 4], "text": "records are lost", "shown": true })),
         (Kind::Unknown("brand_new".into()), json!({})),
         update(json!({ "sessionUpdate": "brand_new" })),
     ];
@@ -351,7 +352,61 @@ fn told() -> impl Strategy<Value = (Kind, Value)> {
     ]
 }
 
+/// Any small JSON.
+fn leaf() -> impl Strategy<Value = Value> {
+    let flat = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[a-z_]{0,9}".prop_map(Value::from),
+    ];
+    flat.prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map("[a-z_]{0,9}", inner, 0..3)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+/// Puts a value into one of the places of another one; which, says `at`.
+fn put(value: &mut Value, at: usize, new: Value) {
+    let places = match value {
+        Value::Array(items) => items.len(),
+        Value::Object(members) => members.len(),
+        _ => 0,
+    };
+    if places == 0 || at.is_multiple_of(7) {
+        *value = new;
+        return;
+    }
+    let inner = match value {
+        Value::Array(items) => items.get_mut(at % places),
+        Value::Object(members) => members.values_mut().nth(at % places),
+        _ => None,
+    };
+    put(inner.unwrap(), at / places, new);
+}
+
 proptest! {
+    /// Records are an agent's own JSON: whatever it says, nothing fails.
+    #[test]
+    fn any_payload_is_taken(
+        told in prop::collection::vec((told(), any::<u32>(), leaf()), 0..30),
+    ) {
+        let told = told.into_iter().map(|((kind, mut data), at, new)| {
+            put(&mut data, at as usize, new);
+            (kind, data)
+        });
+        let (renderer, events) = render(told.collect());
+        let mut items = crate::msp::history::Items::new(1 << 20);
+        events.iter().for_each(|event| items.take(event));
+        prop_assert!(events.windows(2).all(|pair| pair[0].cursor < pair[1].cursor));
+        prop_assert!(renderer.approvals().iter().chain(&renderer.user_inputs()).all(Value::is_object));
+        let history = items.into_history();
+        prop_assert_eq!(history["mode"].as_str(), Some("inline"));
+    }
+
     #[test]
     fn a_prefix_and_then_the_rest_show_what_all_show(
         told in prop::collection::vec(told(), 0..40),

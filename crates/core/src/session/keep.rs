@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::made::Rename;
 use super::{Effect, Session};
 use crate::envelope::Frame;
-use crate::fold::{ApprovalMode, Policy};
+use crate::fold::{ApprovalMode, Done, Policy};
 use crate::ids::ConnId;
 use crate::names;
 use crate::record::Kind;
@@ -38,6 +38,13 @@ impl Session {
         self.append_json(Kind::Renamed, &data);
         self.out.push(Effect::Sync);
         self.show_name();
+    }
+
+    /// Keeps a command, so that whoever repeats it gets the same answer.
+    pub(super) fn command(&mut self, done: &Done) {
+        let data = serde_json::to_value(done).unwrap_or(Value::Null);
+        self.append_json(Kind::Command, &data);
+        self.out.push(Effect::Sync);
     }
 
     /// Whether a person gave the session its name.

@@ -74,6 +74,11 @@ impl Session {
 
     /// All that a new session begins with is written: whoever asked for it is answered.
     pub(super) fn admit_newborn(&mut self) {
+        if self.view.forked_from.is_some() {
+            // The last copied message ends here: nothing that follows continues it.
+            let text = "the history up to here is that of the session this one was forked from";
+            self.append_json(Kind::Note, &json!({ "text": text }));
+        }
         self.out.push(Effect::Sync);
         let Some(newborn) = self.newborn.take() else { return };
         let (First { client, id, spelling }, answer) = *newborn;

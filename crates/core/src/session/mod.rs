@@ -192,6 +192,7 @@ impl Session {
             Input::Copied { items } => self.copied(items),
             Input::CopyEnded => self.admit_newborn(),
             Input::Rename(rename) => self.rename(&rename),
+            Input::Command(done) => self.command(&done),
             Input::Policy { mode, command_id } => self.set_policy(mode, command_id.as_deref()),
             Input::Archive { archived } => self.archive(archived),
             Input::Workspace(workspace) => self.workspace(&workspace),

@@ -10,7 +10,7 @@ use super::made::{Born, Rename};
 use crate::agent::ClientAbilities;
 use crate::envelope::{Frame, Message};
 use crate::errors::WireError;
-use crate::fold::ApprovalMode;
+use crate::fold::{ApprovalMode, Done};
 use crate::ids::{ConnId, Epoch, Seq};
 use crate::record::{Kind, Record, Source};
 use crate::workspace::Workspace;
@@ -251,6 +251,8 @@ pub enum Input {
     CopyEnded,
     /// A person names the session.
     Rename(Rename),
+    /// A command with an id of its caller's was taken in, or has its answer.
+    Command(Box<Done>),
     /// The policy for questions changes; what is open is settled by the new one.
     Policy {
         /// The new one.
@@ -357,6 +359,7 @@ impl Input {
             | Self::Copied { .. }
             | Self::CopyEnded
             | Self::Rename(_)
+            | Self::Command(_)
             | Self::Policy { .. }
             | Self::Archive { .. }
             | Self::Workspace(_)

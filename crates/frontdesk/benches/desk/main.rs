@@ -15,6 +15,7 @@ mod bare;
 mod frames;
 mod gauge;
 mod journal;
+mod known;
 mod memory;
 mod probes;
 mod report;
@@ -50,6 +51,10 @@ struct Scale {
     pub(crate) streams: usize,
     /// Sessions that a home knows where it knows many.
     pub(crate) known: usize,
+    /// Sessions of a home that knows very many; `--sessions` sets it.
+    pub(crate) indexed: usize,
+    /// Journals that an index is made of.
+    pub(crate) journals: usize,
     /// Sessions live at once.
     pub(crate) live: usize,
     /// Starts of each kind.
@@ -72,6 +77,8 @@ const FULL: Scale = Scale {
     large_updates: 5_000,
     streams: 3,
     known: 1_000,
+    indexed: 100_000,
+    journals: 20_000,
     live: 100,
     starts: 9,
     probes: 4_000,
@@ -88,6 +95,8 @@ const QUICK: Scale = Scale {
     large_updates: 500,
     streams: 1,
     known: 1_000,
+    indexed: 10_000,
+    journals: 1_000,
     live: 100,
     starts: 3,
     probes: 500,
@@ -106,6 +115,7 @@ const CASES: &[Case] = &[
     ("start", start::starts),
     ("probes", probes::probes),
     ("journal", journal::journals),
+    ("known", known::known),
     ("memory", memory::live_sessions),
 ];
 
@@ -115,6 +125,7 @@ struct Args {
     quick: bool,
     json: bool,
     only: Option<String>,
+    sessions: Option<usize>,
 }
 
 fn main() -> ExitCode {
@@ -142,6 +153,7 @@ fn read(words: &[String]) -> Result<Args> {
             "--quick" => args.quick = true,
             "--json" => args.json = true,
             "--only" => args.only = words.next().cloned(),
+            "--sessions" => args.sessions = words.next().and_then(|count| count.parse().ok()),
             // What `cargo bench` hands to every harness, such as a filter, is not for us.
             other if other.starts_with("--") => bail!("failed to understand {other}"),
             _ => {}
@@ -155,9 +167,11 @@ fn run(args: &Args) -> Result<()> {
         println!("run this with `cargo bench -p frontdesk`");
         return Ok(());
     }
-    stage::watch(RUN_MAX);
+    // A home of a million sessions takes minutes to write and to remove.
+    stage::watch(if args.sessions.is_some() { 4 * RUN_MAX } else { RUN_MAX });
     let began = Instant::now();
-    let scale = if args.quick { QUICK } else { FULL };
+    let mut scale = if args.quick { QUICK } else { FULL };
+    scale.indexed = args.sessions.unwrap_or(scale.indexed).max(1);
     let mut report = Report::new();
     let idle = memory::Idle::start()?;
     for (name, case) in CASES {

@@ -22,7 +22,7 @@ const DEPTH: usize = 64;
 const PAGES_SHARE: usize = 20;
 
 /// One kind of probe.
-struct Probe<'a> {
+pub(crate) struct Probe<'a> {
     name: &'static str,
     session: &'a str,
     /// Text that its answer must have.
@@ -59,16 +59,17 @@ pub(crate) fn probes(scale: &Scale, report: &mut Report) -> Result<()> {
 }
 
 impl<'a> Probe<'a> {
-    fn new(name: &'static str, session: &'a str, says: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str, session: &'a str, says: &'static str) -> Self {
         Self { name, session, says, times: None, rate: None }
     }
 
-    fn within(self, times: f64, rate: f64) -> Self {
+    pub(crate) fn within(self, times: f64, rate: f64) -> Self {
         Self { times: Some(times), rate: Some(rate), ..self }
     }
 }
 
-fn compare(
+/// Rows for one kind of probe beside an echo.
+pub(crate) fn compare(
     scale: &Scale,
     report: &mut Report,
     place: &Place,

@@ -15,7 +15,7 @@ use super::{Exit, Failure, Shell, text, time};
 /// Arguments of `ls`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  frontdesk ls --status active --cwd .\n  frontdesk ls --search 'flaky test' --since 2w"
+    after_help = "Example:\n  frontdesk ls --status active --cwd .\n  frontdesk ls --search 'flaky test' --since 2w"
 )]
 pub(crate) struct Args {
     /// Only sessions of this agent

@@ -152,27 +152,32 @@ impl Conn {
 
     /// Answers a request, once: a request that was answered already stays so.
     pub fn answer(&self, id: &str, result: Result<&str, &WireError>) {
-        lock(&self.state).open.remove(id);
-        match result {
-            Ok(result) => self.send(Frame::success(id, result)),
-            Err(error) => self.send(Frame::failure(id, &error.to_json())),
-        };
+        self.answer_frame(
+            id,
+            match result {
+                Ok(result) => Frame::success(id, result),
+                Err(error) => Frame::failure(id, &error.to_json()),
+            },
+        );
     }
 
     /// Answers a request with an error object as text.
     pub fn answer_error_text(&self, id: &str, error: &str) {
-        lock(&self.state).open.remove(id);
-        self.send(Frame::failure(id, error));
+        self.answer_frame(id, Frame::failure(id, error));
+    }
+
+    /// Answers a request with a whole frame.
+    pub fn answer_frame(&self, id: &str, frame: Bytes) {
+        // In one step: whoever finds no request open finds its answer in the outbox, and a client
+        // that has the answer may use the id again.
+        let mut state = lock(&self.state);
+        state.open.remove(id);
+        self.send(frame);
     }
 
     /// Notes a request that must be answered; `false` if its id is in use already.
     pub fn opened(&self, id: &str) -> bool {
         lock(&self.state).open.insert(id.into())
-    }
-
-    /// An open request was answered by a session's lane.
-    pub fn closed(&self, id: &str) {
-        lock(&self.state).open.remove(id);
     }
 
     /// How many requests are open.

@@ -20,8 +20,7 @@ pub(super) async fn to_agent(
         Ok(answer) => {
             // The agent's answer goes back with the client's own id, all else unchanged.
             let id = frame.id().unwrap_or("null");
-            conn.closed(id);
-            conn.send(answer.spliced(Some(id), None));
+            conn.answer_frame(id, answer.spliced(Some(id), None));
             None
         }
         Err(error) => Some(Err(error)),

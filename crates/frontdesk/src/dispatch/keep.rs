@@ -4,18 +4,19 @@
 use std::sync::Arc;
 
 use frontdesk_core::errors::{Code, WireError};
-use frontdesk_core::fold::ApprovalMode;
+use frontdesk_core::fold::{ApprovalMode, Done};
 use frontdesk_core::session::{Input, Rename};
 use frontdesk_core::{names, policy};
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 use super::open::by;
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::node::birth::Forking;
 use crate::node::directory::Row;
-use crate::session::LaneMsg;
+
+/// Longest id that a caller may give a command, in bytes.
+const COMMAND_ID_BYTES_MAX: usize = 255;
 
 /// Carries out one of these methods.
 pub(super) async fn call(
@@ -42,9 +43,9 @@ async fn rename(
 ) -> Result<Value, WireError> {
     let text = params["name"].as_str().ok_or_else(|| invalid("params.name must be a string"))?;
     let name = names::custom(text).map_err(|error| invalid(error.to_string()))?;
-    let rename = Rename { name: name.to_owned(), by: Some(by(conn)), command_id: None };
-    change(node, row, Input::Rename(rename)).await?;
-    Ok(json!({ "name": name }))
+    let command_id = command_id(params)?;
+    let input = Input::Rename(Rename { name: name.to_owned(), by: Some(by(conn)), command_id });
+    once(node, row, "_frontdesk/rename", params, input, json!({ "name": name })).await
 }
 
 async fn archive(node: &Arc<Node>, row: &Row, params: &Value) -> Result<Value, WireError> {
@@ -53,16 +54,21 @@ async fn archive(node: &Arc<Node>, row: &Row, params: &Value) -> Result<Value, W
         Value::Bool(archived) => *archived,
         _ => return Err(invalid("params.archived must be true or false")),
     };
-    change(node, row, Input::Archive { archived }).await?;
-    Ok(json!({ "archived": archived }))
+    let (input, ack) = (Input::Archive { archived }, json!({ "archived": archived }));
+    once(node, row, "_frontdesk/archive", params, input, ack).await
 }
 
 async fn set_policy(node: &Arc<Node>, row: &Row, params: &Value) -> Result<Value, WireError> {
     let mode = approval_mode(&params["mode"])?
         .ok_or_else(|| invalid(format!("params.mode must be one of {}", modes())))?;
-    change(node, row, Input::Policy { mode, command_id: None }).await?;
-    let row = node.directory.get(row.key);
-    Ok(row.map_or_else(|| json!({}), |row| policy_json(node, &row)))
+    let command_id = command_id(params)?;
+    let ack = json!({ "mode": mode, "source": "approvalReconfigure", "commandId": command_id });
+    let input = Input::Policy { mode, command_id };
+    let mut told = once(node, row, "_frontdesk/policy", params, input, ack).await?;
+    if let Some(row) = node.directory.get(row.key) {
+        told["decides"] = policy_json(node, &row)["decides"].clone();
+    }
+    Ok(told)
 }
 
 async fn fork(node: &Arc<Node>, conn: &Arc<Conn>, parent: Arc<Row>) -> Result<Value, WireError> {
@@ -73,15 +79,51 @@ async fn fork(node: &Arc<Node>, conn: &Arc<Conn>, parent: Arc<Row>) -> Result<Va
     Ok(json!({ "sessionId": key, "forkedFrom": from }))
 }
 
-/// Gives a session's lane one input and waits until what follows is durable.
-async fn change(node: &Arc<Node>, row: &Row, input: Input) -> Result<(), WireError> {
-    node.not_behind(Some(row.key))?;
-    let lane = node.lane(row.key).ok_or_else(|| WireError::not_found(&row.public_id()))?;
-    let (done, is_done) = oneshot::channel();
-    lane.send(LaneMsg::Durable { inputs: vec![input], done }).await;
-    is_done
-        .await
-        .map_err(|_| WireError::new(Code::Storage, "the session's journal could not be written"))
+/// The caller's id of a command, if it gave one.
+fn command_id(params: &Value) -> Result<Option<String>, WireError> {
+    match &params["commandId"] {
+        Value::Null => Ok(None),
+        Value::String(id) if (1..=COMMAND_ID_BYTES_MAX).contains(&id.len()) => Ok(Some(id.clone())),
+        _ => Err(invalid(format!(
+            "params.commandId must be 1 to {COMMAND_ID_BYTES_MAX} bytes of text"
+        ))),
+    }
+}
+
+/// Carries a change out and answers with `ack`; a command that was carried out before is answered as
+/// it was then.
+async fn once(
+    node: &Arc<Node>,
+    row: &Row,
+    method: &str,
+    params: &Value,
+    input: Input,
+    ack: Value,
+) -> Result<Value, WireError> {
+    let inputs = vec![input];
+    let Some(id) = command_id(params)? else {
+        node.change(row.key, inputs, None).await?;
+        return Ok(ack);
+    };
+    let mut payload = params.clone();
+    if let Some(payload) = payload.as_object_mut() {
+        // The session may be named in another spelling the next time.
+        payload.retain(|name, _| name != "sessionId" && name != "_meta");
+    }
+    let hash = hmac_sha256::Hash::hash(payload.to_string().as_bytes());
+    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let done =
+        Done { command_id: id, method: method.to_owned(), payload_hash: hash, ack: ack.clone() };
+    match node.change(row.key, inputs, Some(done.clone())).await? {
+        None => Ok(ack),
+        Some(before) if before.method == method && before.payload_hash == done.payload_hash => {
+            Ok(before.ack)
+        }
+        Some(before) => {
+            let text = format!("params.commandId was used for another {} before", before.method);
+            Err(invalid(text))
+        }
+    }
 }
 
 /// What is said of a session's policy: what Frontdesk was told, and whether it is known to decide.

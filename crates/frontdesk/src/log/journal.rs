@@ -123,6 +123,7 @@ impl Journal {
         match self.shared.commit.has_room() {
             None => return Err(LogError::Closed),
             Some(false) if durable => {
+                self.shared.space.set_stuck(self.slot.key, true);
                 return Err(LogError::Behind { path: self.path().to_path_buf() });
             }
             Some(_) => {}

@@ -199,13 +199,19 @@ impl Space {
     /// Looks whether there is space, where nothing was written that could have told: an agent's
     /// holder waits for space by itself, and then nothing comes.
     pub(super) fn look(self: &Arc<Self>) {
-        let Some(folder) = self.path.parent() else { return };
-        if !self.now().full
-            && let Ok(found) = nix::sys::statvfs::statvfs(folder)
-            && found.blocks_available() * found.fragment_size() < LEND_EXTRA_BYTES
-        {
+        if !self.now().full && !self.has_room(LEND_EXTRA_BYTES) {
             self.fill_up();
         }
+    }
+
+    /// Whether so many bytes may be free, as far as the file system says: a quota is found out by
+    /// trying.
+    fn has_room(&self, bytes: u64) -> bool {
+        let Some(folder) = self.path.parent() else { return true };
+        let found = nix::sys::statvfs::statvfs(folder);
+        found.map_or(true, |found| {
+            found.blocks_available().saturating_mul(found.fragment_size()) >= bytes
+        })
     }
 
     fn start_watch(self: &Arc<Self>) {
@@ -229,7 +235,9 @@ impl Space {
             }
             // More than the reserve, so that the first bytes behind it do not fill the disk again.
             let wanted = self.whole_bytes + self.whole_bytes / 2 + LEND_EXTRA_BYTES;
-            if self.grow(&mut reserve, wanted).is_err() {
+            // Looked at first: a try that fails takes what is left away from others for a moment.
+            let missing = wanted.saturating_sub(reserve.bytes);
+            if !self.has_room(missing) || self.grow(&mut reserve, wanted).is_err() {
                 continue;
             }
             let whole = reserve.file.as_ref().map_or(Ok(()), |file| file.set_len(self.whole_bytes));

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::peer::{Answer, Peer};
 use super::session;
-use crate::index::{Folder, Position};
+use crate::index::{Archived, Folder, Position};
 use crate::node::directory::Row;
 use crate::node::{Node, page};
 
@@ -37,6 +37,11 @@ pub(super) async fn list(peer: &Arc<Peer>, params: &Params) -> Answer {
         Some(text) => Some(query.place(text)?),
         None => None,
     };
+    if cursor.is_none() {
+        // What agents that run have made meanwhile by themselves; none is started for it.
+        let node = &peer.face.node;
+        node.refresh_lists(node.agents_known_to_list(), None, false).await;
+    }
     let query = Arc::new(query);
     let found = rows(&peer.face.node, &query, cursor, limit + 1).await;
     let budget = peer.face.frame_bytes().saturating_sub(MARGIN_BYTES);
@@ -70,10 +75,18 @@ async fn rows(
     limit: usize,
 ) -> Vec<Arc<Row>> {
     let wanted = query.clone();
+    let filter = query.filter.as_ref();
+    let ids =
+        filter.and_then(|filter| filter.ids.as_ref()).map(|ids| ids.iter().copied().collect());
+    let branches = filter.and_then(|filter| filter.branches.as_ref());
     let asked = page::Query {
         // Narrows down to the folder, however it is spelled; `takes` wants this very spelling.
         folder: query.root.as_deref().map(Folder::new),
         updated_after: query.after,
+        branches: branches.map(|branches| branches.iter().cloned().collect()),
+        // What was put aside is not listed, and is there for whoever names it.
+        archived: if ids.is_some() { Archived::Any } else { Archived::No },
+        ids,
         wanted: Some(Arc::new(move |row: &Row| wanted.takes(row))),
         after,
         limit,

@@ -4,7 +4,9 @@
 //! journal (`frontdesk_core::msp`); nothing here starts, loads or attaches an agent, except that a
 //! fork asks the agent to fork.
 
+mod command;
 mod follow;
+mod fork;
 mod frames;
 mod list;
 mod news;
@@ -14,10 +16,12 @@ mod read;
 mod session;
 mod track;
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 
 use frontdesk_core::msp::Host;
 
+use crate::lock::lock;
 use crate::node::Node;
 pub use peer::Peer;
 use track::Tracks;
@@ -28,6 +32,20 @@ pub struct Face {
     node: Arc<Node>,
     host: Host,
     tracks: Tracks,
+    /// Commands that are being carried out and have no answer yet.
+    running: Mutex<HashSet<String>>,
+}
+
+/// A command that is being carried out.
+struct Running<'a> {
+    face: &'a Face,
+    command: &'a str,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        lock(&self.face.running).remove(self.command);
+    }
 }
 
 impl Face {
@@ -46,7 +64,13 @@ impl Face {
             },
             fingerprint: node.config.fingerprint.clone(),
         };
-        Self { node, host, tracks: Tracks::default() }
+        Self { node, host, tracks: Tracks::default(), running: Mutex::default() }
+    }
+
+    /// Notes a command as being carried out; `None` if it is already.
+    fn running<'a>(&'a self, command: &'a str) -> Option<Running<'a>> {
+        let is_new = lock(&self.running).insert(command.to_owned());
+        is_new.then_some(Running { face: self, command })
     }
 
     /// Longest frame, in bytes.

@@ -1,6 +1,7 @@
 //! One MSP client: the handshake, whose a method is, and what it is sent.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,11 +16,16 @@ use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
 use super::follow::Follower;
-use super::{Face, frames, list, news, page, read};
+use super::fork::{self, Forked};
+use super::{Face, command, frames, list, news, page, read};
 use crate::conn::outbox::Pushed;
 use crate::conn::{Conn, Greeting};
 use crate::lock::lock;
 use crate::node::directory::Row;
+
+/// Births that are remembered, so that a fork's own client is told of it once: by the answer's task
+/// or by the news, whichever is first.
+const STARTED_MAX: usize = 256;
 
 /// One MSP connection.
 #[derive(Debug)]
@@ -28,7 +34,7 @@ pub struct Peer {
     pub(super) conn: Arc<Conn>,
     state: Mutex<State>,
     /// Requests that wait for their answers.
-    waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -37,8 +43,8 @@ struct State {
     /// The client said `initialized`: it is told what happens.
     told: Option<AbortHandle>,
     follows: HashMap<Key, Follower>,
-    /// Sessions whose birth it was told.
-    started: HashSet<Key>,
+    /// Sessions whose birth it was told, the last ones.
+    started: VecDeque<Key>,
     garbage: u32,
 }
 
@@ -52,14 +58,20 @@ enum Work {
     /// Done, and the client has its answer.
     Answered,
     /// In a task of its own: it reads a journal or waits for an agent.
-    Task(std::pin::Pin<Box<dyn Future<Output = Answer> + Send>>),
+    Task(Pin<Box<dyn Future<Output = Forked> + Send>>),
+}
+
+impl Work {
+    fn task(work: impl Future<Output = Answer> + Send + 'static) -> Self {
+        Self::Task(Box::pin(async move { (work.await, None) }))
+    }
 }
 
 impl Peer {
     /// A client that named the face.
     #[must_use]
     pub fn new(face: Arc<Face>, conn: Arc<Conn>) -> Arc<Self> {
-        let waiting = AtomicUsize::new(0);
+        let waiting = Arc::default();
         Arc::new(Self { face, conn, state: Mutex::default(), waiting })
     }
 
@@ -143,15 +155,19 @@ impl Peer {
             Ok(Work::Done(answer)) => self.answer(&id, answer),
             Ok(Work::Answered) => {}
             Ok(Work::Task(work)) => {
-                let (peer, waiting) = (self.clone(), Waiting::new(self));
+                let limit = self.face.node.limits.msp_requests;
+                let (peer, waiting) = (self.clone(), Waiting::new(&self.waiting, limit));
                 let Some(waiting) = waiting else {
                     let text = "too many requests wait for their answers";
                     let error = MspError::new(ErrorKind::Overloaded, text);
                     return self.answer(&id, Err(error));
                 };
                 tokio::spawn(async move {
-                    let answer = work.await;
+                    let (answer, followed) = work.await;
                     peer.answer(&id, answer);
+                    if let Some(key) = followed {
+                        peer.go(key);
+                    }
                     drop(waiting);
                 });
             }
@@ -173,12 +189,14 @@ impl Peer {
         gate::check(method, &params, said.experimental)?;
         let peer = self.clone();
         Ok(match method {
-            "session/list" => Work::Task(Box::pin(async move { list::list(&peer, &params).await })),
-            "session/read" => Work::Task(Box::pin(async move { read::read(&peer, &params).await })),
+            "session/list" => Work::task(async move { list::list(&peer, &params).await }),
+            "session/read" => Work::task(async move { read::read(&peer, &params).await }),
+            "session/rename" => Work::Done(command::rename(self, &params).await),
+            "session/fork" => Work::Task(Box::pin(async move { fork::fork(&peer, &params).await })),
             "approval/listPending" => {
-                Work::Task(Box::pin(async move { read::pending(&peer, &params).await }))
+                Work::task(async move { read::pending(&peer, &params).await })
             }
-            "view/page" => Work::Task(Box::pin(async move { page::page(&peer, &params).await })),
+            "view/page" => Work::task(async move { page::page(&peer, &params).await }),
             "view/subscribe" => self.subscribe(&params, &id_of(frame)).await?,
             "view/unsubscribe" => Work::Done(self.unsubscribe(&params).await),
             // The commands that begin, steer and answer turns come here.
@@ -240,7 +258,15 @@ impl Peer {
 
     /// Notes that the client was told of a birth; `false` if it was told before.
     pub(super) fn first_told(&self, key: Key) -> bool {
-        lock(&self.state).started.insert(key)
+        let mut state = lock(&self.state);
+        if state.started.contains(&key) {
+            return false;
+        }
+        if state.started.len() >= STARTED_MAX {
+            state.started.pop_front();
+        }
+        state.started.push_back(key);
+        true
     }
 
     /// The session that `params.sessionId` means.
@@ -270,26 +296,40 @@ impl Peer {
     async fn subscribe(self: &Arc<Self>, params: &Params, id: &str) -> Result<Work, MspError> {
         let row = self.row(params)?;
         let after = params.text("after")?;
-        let limit = self.face.node.limits.msp_subscriptions as usize;
-        let full = {
-            let state = lock(&self.state);
-            !state.follows.contains_key(&row.key) && state.follows.len() >= limit
-        };
-        if full {
-            let text = format!("{limit} sessions are followed already on this connection");
-            return Err(MspError::new(ErrorKind::Backpressured, text).with("capacity", limit));
+        if !lock(&self.state).follows.contains_key(&row.key) {
+            self.room_to_follow()?;
         }
         let (follower, head) = Follower::begin(self, &row, after).await?;
-        let before = lock(&self.state).follows.insert(row.key, follower);
+        self.keep_follower(row.key, follower).await;
+        // The answer goes first; what is behind it is sent by the follower.
+        self.answer(id, Ok(json!({ "viewCursor": head.text(row.key) })));
+        self.go(row.key);
+        Ok(Work::Answered)
+    }
+
+    /// Whether one more session may be followed.
+    pub(super) fn room_to_follow(&self) -> Result<(), MspError> {
+        let limit = self.face.node.limits.msp_subscriptions as usize;
+        if lock(&self.state).follows.len() < limit {
+            return Ok(());
+        }
+        let text = format!("{limit} sessions are followed already on this connection");
+        Err(MspError::new(ErrorKind::Backpressured, text).with("capacity", limit))
+    }
+
+    /// Keeps a follower, in place of one of the same session.
+    pub(super) async fn keep_follower(&self, key: Key, follower: Follower) {
+        let before = lock(&self.state).follows.insert(key, follower);
         if let Some(before) = before {
             before.end().await;
         }
-        // The answer goes first; what is behind it is sent by the follower.
-        self.answer(id, Ok(json!({ "viewCursor": head.text(row.key) })));
-        if let Some(follower) = lock(&self.state).follows.get_mut(&row.key) {
+    }
+
+    /// The client has its answer: what it follows may come.
+    fn go(&self, key: Key) {
+        if let Some(follower) = lock(&self.state).follows.get_mut(&key) {
             follower.go();
         }
-        Ok(Work::Answered)
     }
 
     async fn unsubscribe(&self, params: &Params) -> Answer {
@@ -308,19 +348,19 @@ impl Peer {
 }
 
 /// Counts a request that waits, within the limit.
-struct Waiting(Arc<Peer>);
+struct Waiting(Arc<AtomicUsize>);
 
 impl Waiting {
-    fn new(peer: &Arc<Peer>) -> Option<Self> {
-        let waiting = Self(peer.clone());
-        let before = peer.waiting.fetch_add(1, Ordering::Relaxed);
-        (before < peer.face.node.limits.msp_requests as usize).then_some(waiting)
+    fn new(count: &Arc<AtomicUsize>, limit: u32) -> Option<Self> {
+        let waiting = Self(count.clone());
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        (before < limit as usize).then_some(waiting)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -337,5 +377,25 @@ fn params(frame: &Frame) -> Result<Params, MspError> {
     match serde_json::from_str(text) {
         Ok(Value::Object(params)) => Ok(params),
         _ => Err(MspError::invalid("params must be an object")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_requests_wait_as_the_limit_says() {
+        let count = Arc::default();
+        let first = Waiting::new(&count, 2);
+        let second = Waiting::new(&count, 2);
+        assert!(first.is_some() && second.is_some());
+        assert!(Waiting::new(&count, 2).is_none());
+        assert!(Waiting::new(&count, 2).is_none(), "who was refused does not wait");
+        drop(first);
+        let third = Waiting::new(&count, 2);
+        assert!(third.is_some());
+        drop((second, third));
+        assert_eq!(count.load(Ordering::Relaxed), 0);
     }
 }

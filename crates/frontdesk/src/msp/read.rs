@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use frontdesk_core::ids::Seq;
 use frontdesk_core::msp::history::{self, Items};
 use frontdesk_core::msp::object::Carrier;
 use frontdesk_core::msp::params::{Params, Read as _};
@@ -35,7 +36,8 @@ pub(super) async fn snapshot(
         (state, history::none("excluded"))
     } else {
         let row = row.clone();
-        blocking(&peer.face, move |face| items(face, &row)).await.map_err(unreadable)?
+        let read = blocking(&peer.face, move |face| items(face, &row, Seq::MAX));
+        read.await.map_err(unreadable)?
     };
     let mut result = json!({
         "session": session::json(peer, row, carrier),
@@ -49,12 +51,19 @@ pub(super) async fn snapshot(
     Ok(result)
 }
 
-/// All items of a session, up to what a frame has room for.
-fn items(face: &Face, row: &Row) -> Result<(Renderer, Value), String> {
+/// The items up to a record, as an answer had them.
+pub(super) async fn history(peer: &Arc<Peer>, row: &Arc<Row>, seq: Seq) -> Answer {
+    let row = row.clone();
+    let read = blocking(&peer.face, move |face| items(face, &row, seq)).await;
+    read.map(|(_, history)| history).map_err(unreadable)
+}
+
+/// All items of a session up to a record, as far as a frame has room for them.
+fn items(face: &Face, row: &Row, upto: Seq) -> Result<(Renderer, Value), String> {
     let mut walk = Walk::to(&face.tracks, row.key, &row.path, 0)?;
     let mut items = Items::new(face.frame_bytes().saturating_sub(MARGIN_BYTES));
     let mut events = Vec::new();
-    while walk.step(&face.tracks, &mut events)? {
+    while walk.state().seq() < upto && walk.step(&face.tracks, &mut events)? {
         events.drain(..).for_each(|event| items.take(&event));
     }
     Ok((walk.state().clone(), items.into_history()))

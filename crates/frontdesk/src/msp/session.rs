@@ -1,6 +1,7 @@
 //! The Session object of a row, as one client may see it.
 
 use frontdesk_core::msp::object::{Carrier, Loaded, Session, Source};
+use frontdesk_core::policy;
 use serde_json::Value;
 
 use super::peer::Peer;
@@ -9,7 +10,9 @@ use crate::node::directory::Row;
 /// The object for a carrier.
 pub(super) fn object(peer: &Peer, row: &Row, carrier: Carrier) -> Session {
     let node = &peer.face.node;
-    let loaded = if row.is_live() {
+    // A child is where its parent is.
+    let is_live = node.parent_of(row).map_or_else(|| row.is_live(), |parent| parent.is_live());
+    let loaded = if is_live {
         Loaded::Yes {
             turn: row.view.open_turn.as_ref().map(|turn| turn.turn.as_str()),
             reviewer_attached: row.clients > 0,
@@ -17,12 +20,13 @@ pub(super) fn object(peer: &Peer, row: &Row, carrier: Carrier) -> Session {
     } else {
         Loaded::No
     };
+    let asks = node.agent(&row.view.agent).is_some_and(|agent| agent.asks == Some(true));
     let source = Source {
         key: row.key,
         view: &row.view,
         path: &row.path.to_string_lossy(),
         loaded,
-        policy: None,
+        policy: policy::effective(&row.view, asks),
         seen_at: node.since,
     };
     let mut session = Session::of(&source, carrier);

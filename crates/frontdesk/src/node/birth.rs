@@ -152,34 +152,6 @@ impl Node {
         }
     }
 
-    /// Refuses what needs a record while no record can be written. `key` is the session it is
-    /// about, where there is one already.
-    ///
-    /// # Errors
-    /// [`Code::Behind`] while the disk takes nothing.
-    pub fn not_behind(&self, key: Option<Key>) -> Result<(), WireError> {
-        let behind = match key {
-            Some(key) => self.log.is_behind(key),
-            None => self.log.health().is_behind(),
-        };
-        if !behind {
-            return Ok(());
-        }
-        let health = self.log.health();
-        let full = health.full;
-        let why = if full {
-            "the disk is full"
-        } else if health.read_only {
-            "the data folder cannot be written"
-        } else {
-            "the disk takes nothing at present"
-        };
-        let text = format!(
-            "{why}: nothing is lost, and nothing new is begun until there is room; try again later"
-        );
-        Err(WireError::new(Code::Behind, text).with_data(json!({ "full": full })))
-    }
-
     /// Has an instance make a session; a client is answered by the session's lane.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use frontdesk_core::fold::ApprovalMode;
 use frontdesk_core::ids::{Key, Seq};
+use frontdesk_core::policy;
 use frontdesk_core::record::{Kind, Record};
 use serde::Deserialize;
 use tokio::sync::{broadcast, watch};
@@ -64,8 +65,9 @@ impl Doing {
     }
 }
 
-fn ruling(row: &Row) -> Ruling {
-    let policy = row.view.policy.as_ref().filter(|_| row.is_live())?;
+/// What may be claimed of it.
+fn ruling(row: &Row, asks: bool) -> Ruling {
+    let policy = policy::effective(&row.view, asks).filter(|_| row.is_live())?;
     Some((policy.mode, row.clients > 0))
 }
 
@@ -130,15 +132,15 @@ impl Feed {
         }
     }
 
-    /// A lane published its row, or took it out.
-    pub fn publish(&self, key: Key, row: Option<Arc<Row>>) {
+    /// A lane published its row, or took it out; `asks`: its agent's entry says that it asks.
+    pub fn publish(&self, key: Key, row: Option<Arc<Row>>, asks: bool) {
         let now = row.as_deref().map(Doing::of).unwrap_or_default();
         let mut told = lock(&self.told);
         let before = told.entry(key).or_default();
         // One that is being closed is told of when it is: behind the record that says so.
         let closing = before.doing.loaded && row.as_deref().is_some_and(|r| r.is_loaded());
         let now = if closing && !now.loaded { before.doing } else { now };
-        let ruled = row.as_deref().and_then(ruling);
+        let ruled = row.as_deref().and_then(|row| ruling(row, asks));
         let (status, ruling) = (before.doing != now, before.ruling != ruled);
         before.ruling = ruled;
         // Unloaded in order is told with the status that says so, else it was about an earlier time.
@@ -160,3 +162,7 @@ impl Feed {
 struct Reason {
     reason: Box<str>,
 }
+
+#[cfg(test)]
+#[path = "feed_tests.rs"]
+mod tests;

@@ -287,6 +287,7 @@ impl Node {
         let mut view = View::default();
         view.apply(&record);
         self.directory.insert(Row::cold(key, view, journal.path().to_path_buf(), journal.bytes()));
+        self.feed.publish(key, self.directory.get(key), false);
         Ok(())
     }
 

@@ -146,11 +146,17 @@ impl Lane {
             }
         }
         if before.is_empty() || before != child.told {
-            let mut data = json!({ "child": lane.key(), "nativeId": native });
-            if let Some(data) = data.as_object_mut() {
-                data.extend(child.told.clone());
-            }
-            self.handle_now(Input::Record { kind: Kind::Subagent, data: data.to_string() }).await;
+            let lane = lane.clone();
+            let with = |mut data: Value| {
+                if let Some(data) = data.as_object_mut() {
+                    data.extend(child.told.clone());
+                }
+                Input::Record { kind: Kind::Subagent, data: data.to_string() }
+            };
+            let own = with(json!({ "nativeId": native }));
+            let parents = with(json!({ "child": lane.key(), "nativeId": native }));
+            self.handle_now(parents).await;
+            lane.send(LaneMsg::Input(own)).await;
         }
     }
 

@@ -165,8 +165,7 @@ impl Lane {
             }
             Effect::Answer { conn, id, frame } => {
                 if let Some(to) = self.conns.get(&conn) {
-                    to.closed(&id);
-                    to.send(frame);
+                    to.answer_frame(&id, frame);
                 }
             }
             Effect::Forget { conn, hop } => {

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use super::alarm::Alarm;
 use super::carrying::{Carry, Handled, carry_on};
 use super::children::{Child, Heard};
+use super::promise::Promise;
 use super::{Copy, LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
@@ -251,15 +252,9 @@ impl Lane {
                 if let LaneMsg::Client(_, Input::Attach(_)) = &message {
                     self.look_at_instance(&mut effects).await;
                 }
-                if let LaneMsg::Durable { inputs, done } = message {
-                    let now = self.node.now();
-                    for input in inputs {
-                        effects.extend(self.session.handle(input, now));
-                    }
-                    promised.push(done);
-                    continue;
+                if let Some(message) = self.promise(message, &mut effects, &mut promised) {
+                    self.take(message, &mut effects, &mut handled);
                 }
-                self.take(message, &mut effects, &mut handled);
             }
             if !promised.is_empty() {
                 effects.push(Effect::Sync);
@@ -270,9 +265,7 @@ impl Lane {
             self.is_undone |= !safe;
             self.tell_handled(handled).await;
             self.publish();
-            for done in promised.into_iter().filter(|_| safe) {
-                let _ = done.send(());
-            }
+            promised.into_iter().filter(|_| safe).for_each(Promise::keep);
             self.snapshot();
             if self.entombed {
                 break;
@@ -353,7 +346,7 @@ impl Lane {
                 return;
             }
             // Taken before, because somebody waits for its end.
-            LaneMsg::Durable { .. } => return,
+            LaneMsg::Durable { .. } | LaneMsg::Command { .. } => return,
             LaneMsg::Describe(tx) => {
                 let _ = tx.send(self.describe());
                 return;
@@ -396,7 +389,9 @@ impl Lane {
         };
         let key = self.handle.key();
         self.node.directory.publish(key, &self.session, live, self.journal.bytes());
-        self.node.feed.publish(key, self.node.directory.get(key));
+        let agent = self.node.agent(&self.session.view().agent);
+        let asks = agent.is_some_and(|agent| agent.asks == Some(true));
+        self.node.feed.publish(key, self.node.directory.get(key), asks);
     }
 
     fn describe(&self) -> Value {

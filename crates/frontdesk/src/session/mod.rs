@@ -12,12 +12,14 @@ mod children;
 mod copying;
 mod effects;
 mod lane;
+mod promise;
 mod rest;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use frontdesk_core::envelope::Message;
+use frontdesk_core::fold::Done;
 use frontdesk_core::ids::{InstanceId, Key};
 use frontdesk_core::session::{Input, Position};
 use serde_json::Value;
@@ -83,6 +85,16 @@ pub enum LaneMsg {
         inputs: Vec<Input>,
         /// Dropped where the lane cannot do it.
         done: oneshot::Sender<()>,
+    },
+    /// A command with an id of its caller's: recorded and carried out once, whoever repeats it.
+    Command {
+        /// Its record.
+        done: Box<Done>,
+        /// What it does, in order, before its record.
+        inputs: Vec<Input>,
+        /// Told `None` when it is durable and shown, or what was recorded under this id before.
+        /// Dropped where the lane cannot do it.
+        before: oneshot::Sender<Option<Box<Done>>>,
     },
     /// What is going on, for people.
     Describe(oneshot::Sender<Value>),

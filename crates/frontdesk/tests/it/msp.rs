@@ -1,8 +1,11 @@
 //! The MSP face over the real program, with a plain client of our own. What the published SDKs see
 //! is in `interop/msp.rs`.
 
+mod commands;
+mod fields;
 mod follow;
 mod framing;
+mod kept;
 mod limits;
 
 use std::path::Path;

@@ -152,7 +152,7 @@ fn the_client_is_kept_as_it_named_itself_but_not_for_forks() {
     let items = vec![Bytes::from_static(piece.as_bytes())];
     bench.mono_ms += 1_000;
     assert_eq!(words(&bench.run(Input::Copied { items })), ["write imported"]);
-    assert_eq!(words(&bench.run(Input::CopyEnded)), ["sync", "answer c1 1 ok"]);
+    assert_eq!(words(&bench.run(Input::CopyEnded)), ["write note", "sync", "answer c1 1 ok"]);
     let view = bench.session.view();
     assert_eq!((view.turn_count, view.last_activity_at, view.items), (0, None, 1));
     assert_eq!((view.updated_at, view.forked_from.as_ref()), (view.created_at, Some(&from)));

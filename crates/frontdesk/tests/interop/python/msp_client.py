@@ -292,6 +292,47 @@ async def errors(client: Client, session: str) -> dict:
     return said
 
 
+async def rename(client: Client, session: str) -> dict:
+    """Said twice it is done once; the same id for something else is refused."""
+    await client.call("view/subscribe", sessionId=session)
+    place = len(client.heard)
+    command = {"commandId": mint(), "sessionId": session, "name": " Fix the parser "}
+    first = await client.call("session/rename", **command)
+    told = await client.hear("session/nameChanged", after=place)
+    assert told["name"] == "Fix the parser" and told["nameOrigin"] == "custom", told
+    assert await client.call("session/rename", **command) == first
+    assert sum(f["method"] == "session/nameChanged" for f in client.heard[place:]) == 1
+    refused = await client.refused("session/rename", **{**command, "name": "other"})
+    assert refused["commandId"] == command["commandId"], refused
+    read = await client.call("session/read", sessionId=session)
+    assert (read["session"]["name"], read["session"]["nameOrigin"]) == (told["name"], "custom")
+    return {"ack": {k: v for k, v in first.items() if k != "commandId"}, "refused": refused}
+
+
+async def fork(client: Client, other: Client, session: str) -> dict:
+    """The agent forks; the answer comes once, however often it is asked for."""
+    before = await client.call("session/read", sessionId=session, excludeItems=False)
+    place, other_place = len(client.heard), len(other.heard)
+    command = {"commandId": mint(), "sessionId": session}
+    made = await client.call("session/fork", **command)
+    new = made["session"]
+    methods = [frame["method"] for frame in client.heard[place:]]
+    assert "session/started" in methods, methods
+    mine = lambda params: params["session"]["sessionId"] == new["sessionId"]
+    await other.hear("session/started", mine, other_place)
+    assert await client.call("session/fork", **command) == made
+    text = lambda history: [item.get("text") for item in history["items"] if item["kind"] == "userMessage"]
+    assert text(made["history"]) == text(before["history"]), made["history"]
+    assert new["forkedFrom"]["sessionId"] == session, new
+    assert new["forkedFrom"]["commandId"] == command["commandId"], new
+    assert "createdByClient" not in new, new
+    unknown = {"lastTurnId": "no such turn"}
+    cut = await client.refused("session/fork", commandId=mint(), sessionId=session, cutPoint=unknown)
+    started = [f for f in client.heard[place:] if f["method"] == "session/started"]
+    assert len(started) == 1, started
+    return {"session": new, "history": made["history"]["mode"], "cut": cut}
+
+
 async def main(muse: str, frontdesk: str, cwd: str) -> None:
     editor, stable, wide = Editor(), Client(False), Client(True)
     await editor.connect(frontdesk)
@@ -310,6 +351,8 @@ async def main(muse: str, frontdesk: str, cwd: str) -> None:
     report["denied"] = await question(stable, wide, editor, session, "reject_once")
     report["pages"] = await pages(wide, session)
     report["lists"] = await lists(stable, session, cwd)
+    report["rename"] = await rename(stable, session)
+    report["fork"] = await fork(stable, wide, session)
     report["errors"] = await errors(stable, session)
     report["wide"] = await wide.refused("peer/list")
     place = len(wide.heard)

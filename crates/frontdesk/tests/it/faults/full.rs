@@ -19,7 +19,11 @@ const BEHIND: i64 = -31013;
 
 /// A desk whose data lies on a small disk; `None` if there may be none.
 fn small_desk() -> Option<(Desk, SmallDisk)> {
-    let mut desk = demo_desk().limit("cancel_grace_ms", 500).limit("agent_close_ms", 500).build();
+    let mut desk = demo_desk()
+        .limit("cancel_grace_ms", 500)
+        .limit("agent_close_ms", 500)
+        .limit("drain_s", 1)
+        .build();
     let disk = SmallDisk::lay(&desk.home().join("data"), DISK_MIB)?;
     desk.start();
     Some((desk, disk))
@@ -131,6 +135,30 @@ fn cancel_and_close_work_while_the_disk_is_full() {
     eventually("it has caught up", SOON, || !is_behind(&mut looker, &session));
     one.ok("session/load", place(&desk, Some(&session)));
     turn(&mut one, &session, "say again");
+}
+
+#[test]
+fn a_daemon_can_be_stopped_while_the_disk_is_full() {
+    let Some((mut desk, disk)) = small_desk() else { return };
+    let (mut one, mut looker) = (client(&desk), client(&desk));
+    let session = new_session(&desk, &mut one);
+    let from = one.mark();
+    let running = begin_prompt(&mut one, &session, "stream 100000 every 2");
+    eventually("the stream begins", SOON, || one.updates(&session, from).len() > 20);
+    disk.fill();
+    eventually("it is told", SOON, || is_behind(&mut looker, &session));
+    drop(looker);
+    // Within the drain time and the holder's own: it cannot spool the agent's last words.
+    assert!(desk.stop().success());
+    assert_eq!(one.wait(running, SOON).expect("it is answered")["stopReason"], "cancelled");
+    drop(one);
+    disk.free();
+    desk.start();
+    let mut later = client(&desk);
+    let records = log(&mut later, &session);
+    assert_eq!(endings(&records)[0]["outcome"], "cancelled");
+    later.ok("session/load", place(&desk, Some(&session)));
+    turn(&mut later, &session, "say again");
 }
 
 #[test]

@@ -447,3 +447,46 @@ fn a_subagent_has_a_journal_of_its_own_and_asks_its_parents_clients() {
     assert_eq!(error.code, -32002);
     assert_eq!(two.err("_frontdesk/log", json!({ "sessionId": key })).code, -32002);
 }
+
+#[test]
+fn a_command_with_an_id_is_carried_out_once_whatever_restarts() {
+    let mut desk = demo_desk().open();
+    let mut one = client(&desk);
+    let session = new_session(&desk, &mut one);
+    turn(&mut one, &session, "say x");
+    let nightly = json!({ "sessionId": session, "name": "nightly", "commandId": "c-1" });
+    assert_eq!(one.ok("_frontdesk/rename", nightly.clone()), json!({ "name": "nightly" }));
+    rename(&mut one, &session, "weekly");
+    for restart in [false, true] {
+        if restart {
+            desk.kill9();
+            desk.start();
+            one = client(&desk);
+        }
+        // Repeated, it is answered as before and does nothing: the later name stands.
+        assert_eq!(one.ok("_frontdesk/rename", nightly.clone()), json!({ "name": "nightly" }));
+        assert_eq!(told(&mut one, &session)["name"], "weekly", "{restart}");
+        let records = log(&mut one, &session);
+        let named = of_kind(&records, "renamed");
+        assert_eq!(named.len(), 3, "automatic, nightly, weekly");
+        assert_eq!(
+            (&named[1]["commandId"], of_kind(&records, "command").len()),
+            (&json!("c-1"), 1)
+        );
+        let other = json!({ "sessionId": session, "name": "else", "commandId": "c-1" });
+        assert_eq!(
+            one.err("_frontdesk/rename", other).code,
+            -32602,
+            "the same id for something else"
+        );
+        let other = json!({ "sessionId": session, "archived": true, "commandId": "c-1" });
+        assert_eq!(one.err("_frontdesk/archive", other).code, -32602);
+    }
+    for id in [json!(""), json!("x".repeat(256)), json!(7)] {
+        let params = json!({ "sessionId": session, "mode": "onRequest", "commandId": id });
+        assert_eq!(one.err("_frontdesk/policy", params).code, -32602, "{id}");
+    }
+    let longest = "x".repeat(255);
+    let params = json!({ "sessionId": session, "mode": "onRequest", "commandId": longest });
+    assert_eq!(one.ok("_frontdesk/policy", params)["commandId"], json!(longest));
+}

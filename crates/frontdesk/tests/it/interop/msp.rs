@@ -47,6 +47,15 @@ fn the_python_msp_sdk_accepts_every_frame_on_both_surfaces() {
         let want = json!({ "decision": decision, "result": result, "by": "user", "tool": tool });
         assert_eq!(report[which], want, "{which}");
     }
+    let ack = json!({ "status": "accepted", "name": "Fix the parser" });
+    assert_eq!(report["rename"]["ack"], ack);
+    let refused = &report["rename"]["refused"];
+    assert_eq!(
+        (&refused["code"], &refused["reason"]),
+        (&json!(-32030), &json!("command_id_conflict"))
+    );
+    assert_eq!(report["fork"]["history"], "inline");
+    assert_eq!(report["fork"]["cut"]["kind"], "forkBoundaryInvalid");
     assert_eq!(report["pages"]["history"], "inline");
     assert_eq!(report["closed"], json!({ "reason": "leave", "cursor": true }));
     let kinds: Vec<(&str, i64, &str)> = [
