@@ -23,7 +23,9 @@ fn payloads(effects: &[Effect], kind: &Kind) -> Vec<Value> {
 /// What the agent is answered.
 fn replies(effects: &[Effect]) -> Vec<Value> {
     let frames = effects.iter().filter_map(|effect| match effect {
-        Effect::Settle { frame: Some(frame), .. } => Some(serde_json::from_slice(frame).unwrap()),
+        Effect::Notify(frame) | Effect::Settle { frame: Some(frame), .. } => {
+            Some(serde_json::from_slice(frame).unwrap())
+        }
         _ => None,
     });
     frames.collect()
