@@ -23,7 +23,7 @@ pub use facts::{
 pub use update::UpdateKind;
 
 /// Version of the fold: what was folded by another one (snapshots, index rows) is folded again.
-pub const FOLD_VERSION: u32 = 3;
+pub const FOLD_VERSION: u32 = 4;
 
 /// Records without sense that are kept by position; more are only counted.
 pub const ANOMALIES_MAX: usize = 32;
@@ -279,7 +279,10 @@ impl View {
             Kind::Closed | Kind::Lost => {
                 self.loaded_by = None;
                 self.open_turn = None;
-                self.queued_turns.clear();
+                // Prompts that wait are not lost with an instance: each gets an ending of its own.
+                if record.kind == Kind::Closed {
+                    self.queued_turns.clear();
+                }
                 self.open_interactions.clear();
             }
             Kind::Archived => self.archived = facts.archived.unwrap_or(true),

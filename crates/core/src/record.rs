@@ -136,6 +136,30 @@ pub struct Source {
     pub instance: InstanceId,
     /// Byte offset of the end of the frame in the instance's output.
     pub end: u64,
+    /// Which message of one line, for agents that batch.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub part: u32,
+}
+
+impl Source {
+    /// Its place in the output, for comparing.
+    #[must_use]
+    pub const fn place(&self) -> (u64, u32) {
+        (self.end, self.part)
+    }
+
+    /// The id under which clients are sent a request that an agent made there: the same one
+    /// however often it is read.
+    #[must_use]
+    pub fn hop(&self) -> Box<str> {
+        format!("{}:{}:{}", self.instance, self.end, self.part).into()
+    }
+}
+
+// The signature is serde's.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+const fn is_first(part: &u32) -> bool {
+    *part == 0
 }
 
 /// One record, payload still text.
@@ -211,10 +235,14 @@ impl Record {
         if let Some(src) = &self.src {
             let _ = write!(
                 out,
-                r#","src":{{"instance":{},"end":{}}}"#,
+                r#","src":{{"instance":{},"end":{}"#,
                 crate::envelope::quote(&src.instance.0),
                 src.end
             );
+            if src.part > 0 {
+                let _ = write!(out, r#","part":{}"#, src.part);
+            }
+            out.push(b'}');
         }
         out.extend_from_slice(br#","data":"#);
         out.extend_from_slice(if self.data.is_empty() { b"null" } else { &self.data });
@@ -293,12 +321,14 @@ mod tests {
     #[test]
     fn every_kind_survives_a_round_trip() {
         for kind in Kind::KNOWN {
-            let record =
-                sample(kind.clone(), Some(Source { instance: InstanceId("i-1".into()), end: 9 }));
-            let mut line = Vec::new();
-            record.write_line(&mut line);
-            assert_eq!(line.pop(), Some(b'\n'));
-            assert_eq!(Record::parse(&Bytes::from(line)).unwrap(), record);
+            for part in [0, 3] {
+                let source = Source { instance: InstanceId("i-1".into()), end: 9, part };
+                let record = sample(kind.clone(), Some(source));
+                let mut line = Vec::new();
+                record.write_line(&mut line);
+                assert_eq!(line.pop(), Some(b'\n'));
+                assert_eq!(Record::parse(&Bytes::from(line)).unwrap(), record);
+            }
         }
     }
 

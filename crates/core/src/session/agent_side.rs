@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::life::Replay;
 use super::types::{Position, Tag};
-use super::{Effect, Phase, Session};
+use super::{Phase, Session};
 use crate::envelope::{Frame, Message, quote};
 use crate::errors::{Code, WireError};
 use crate::import::Taken;
@@ -14,6 +14,12 @@ use crate::render::{Audience, stored_params, stored_update};
 impl Session {
     pub(super) fn agent_message(&mut self, message: Message, at: Position, about: Option<Tag>) {
         self.active();
+        if self.was_handled(&message, &at) {
+            return;
+        }
+        if matches!(self.phase, Phase::Starting) {
+            self.replayed = Some(at.source.clone());
+        }
         match message {
             Message::Notification(frame) => match &*frame.method {
                 "session/update" => self.update(&frame, &at),
@@ -27,7 +33,7 @@ impl Session {
                 _ => self.show(&Audience::All, &frame.text),
             },
             Message::Request(frame) if !matches!(self.phase, Phase::Live) => {
-                self.refuse_agent(&frame)
+                self.refuse_agent(&frame, &at);
             }
             Message::Request(frame) => match &*frame.method {
                 "elicitation/create" if about.is_some() => self.open_ask_about(&frame, &at, about),
@@ -42,7 +48,7 @@ impl Session {
     }
 
     /// A request of an agent whose session is not live here any more, or not yet.
-    fn refuse_agent(&mut self, frame: &Frame) {
+    fn refuse_agent(&mut self, frame: &Frame, at: &Position) {
         let id = frame.id().unwrap_or("null");
         let answer = if &*frame.method == "session/request_permission" {
             Frame::success(id, r#"{"outcome":{"outcome":"cancelled"}}"#)
@@ -51,7 +57,7 @@ impl Session {
                 WireError::new(Code::NoCapableClient, "the session is not open for requests now");
             Frame::failure(id, &error.to_json())
         };
-        self.out.push(Effect::Reply(answer));
+        self.settle_owed(&at.source.hop(), answer);
     }
 
     fn update(&mut self, frame: &Frame, at: &Position) {
@@ -65,9 +71,10 @@ impl Session {
             match taken {
                 Taken::Held => return,
                 Taken::Import(items) => {
-                    return items
-                        .into_iter()
-                        .for_each(|data| self.append(Kind::Imported, None, data));
+                    let source = &at.source;
+                    return items.into_iter().for_each(|data| {
+                        self.append(Kind::Imported, Some(source.clone()), data);
+                    });
                 }
                 Taken::State => {}
             }

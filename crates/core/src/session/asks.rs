@@ -15,6 +15,9 @@ use crate::ids::ConnId;
 use crate::policy::ruling;
 use crate::record::Kind;
 
+/// `reason` of a question that its agent took back.
+pub(super) const BY_AGENT: &str = "agent";
+
 /// One open question.
 #[derive(Debug)]
 pub(super) struct Ask {
@@ -24,13 +27,13 @@ pub(super) struct Ask {
     pub(super) frame: Frame,
     /// The id clients are asked with: made of instance and position, so that a frame handled
     /// again carries the same id.
-    hop: Box<str>,
+    pub(super) hop: Box<str>,
     /// Who has been asked and has not refused.
-    asked: BTreeSet<ConnId>,
+    pub(super) asked: BTreeSet<ConnId>,
     /// Elicitations need a client that can show them.
-    elicitation: bool,
+    pub(super) elicitation: bool,
     /// Only this client is asked.
-    only: Option<ConnId>,
+    pub(super) only: Option<ConnId>,
 }
 
 impl Session {
@@ -56,7 +59,7 @@ impl Session {
                 let error =
                     WireError::new(Code::InvalidParams, "params.requestId names no open request");
                 let id = frame.id().unwrap_or("null");
-                self.out.push(Effect::Reply(Frame::failure(id, &error.to_json())));
+                self.settle_owed(&hop_id(at), Frame::failure(id, &error.to_json()));
             }
         }
     }
@@ -67,7 +70,7 @@ impl Session {
         if self.asks.len() >= limit {
             let error =
                 WireError::new(Code::QueueFull, format!("{limit} questions are open already"));
-            return self.out.push(Effect::Reply(Frame::failure(&agent_id, &error.to_json())));
+            return self.settle_owed(&hop_id(at), Frame::failure(&agent_id, &error.to_json()));
         }
         let elicitation = &*frame.method == "elicitation/create";
         let nobody_can = elicitation
@@ -79,7 +82,7 @@ impl Session {
         if nobody_can {
             let error =
                 WireError::new(Code::NoCapableClient, "no attached client can show elicitations");
-            return self.out.push(Effect::Reply(Frame::failure(&agent_id, &error.to_json())));
+            return self.settle_owed(&hop_id(at), Frame::failure(&agent_id, &error.to_json()));
         }
         let hop = hop_id(at);
         let interaction = format!("ask_{}", self.view.seq + 1);
@@ -92,6 +95,8 @@ impl Session {
             frame.params().unwrap_or("null"),
         );
         self.append(Kind::InteractionOpened, Some(at.source.clone()), bytes::Bytes::from(data));
+        // Before the sync, and so before anything can settle it.
+        self.out.push(Effect::Owe { hop: hop.clone(), frame: None });
         self.out.push(Effect::Sync);
         let asked = BTreeSet::new();
         let ask = Ask { interaction, frame, hop: hop.clone(), asked, elicitation, only };
@@ -124,7 +129,7 @@ impl Session {
         self.append(Kind::InteractionSettled, None, bytes::Bytes::from(data));
         self.out.push(Effect::Sync);
         let id = ask.frame.id().unwrap_or("null");
-        self.out.push(Effect::Reply(Frame::success(id, &answer)));
+        self.settle_owed(&ask.hop, Frame::success(id, &answer));
         self.withdraw(&ask, None);
         true
     }
@@ -188,7 +193,7 @@ impl Session {
         );
         self.append(Kind::InteractionSettled, None, bytes::Bytes::from(data));
         self.out.push(Effect::Sync);
-        self.out.push(Effect::Reply(frame.spliced(ask.frame.id(), None)));
+        self.settle_owed(&ask.hop, frame.spliced(ask.frame.id(), None));
         self.withdraw(&ask, Some(conn));
     }
 
@@ -196,15 +201,10 @@ impl Session {
     pub(super) fn cancel_asks(&mut self) {
         let asks = std::mem::take(&mut self.asks);
         for ask in asks.into_values() {
-            self.settle(&ask, "cancelled");
-            let id = ask.frame.id().unwrap_or("null");
-            let answer = if ask.elicitation {
-                Frame::success(id, r#"{"action":"cancel"}"#)
-            } else {
-                Frame::success(id, r#"{"outcome":{"outcome":"cancelled"}}"#)
-            };
+            self.settle(&ask, "cancelled", None);
+            let answer = cancelled_answer(&ask.frame);
             self.out.push(Effect::Sync);
-            self.out.push(Effect::Reply(answer));
+            self.settle_owed(&ask.hop, answer);
             self.withdraw(&ask, None);
         }
     }
@@ -213,7 +213,8 @@ impl Session {
     pub(super) fn withdraw_all(&mut self) {
         let asks = std::mem::take(&mut self.asks);
         for ask in asks.into_values() {
-            self.settle(&ask, "withdrawn");
+            self.settle(&ask, "withdrawn", None);
+            self.out.push(Effect::Settle { hop: ask.hop.clone(), frame: None });
             self.withdraw(&ask, None);
         }
         self.withdraw_passes();
@@ -224,16 +225,24 @@ impl Session {
         let found = self.asks.iter().find(|(_, ask)| ask.frame.id() == Some(agent_id));
         let Some(hop) = found.map(|(hop, _)| hop.clone()) else { return false };
         if let Some(ask) = self.asks.remove(&hop) {
-            self.settle(&ask, "withdrawn");
+            self.settle(&ask, "withdrawn", Some(BY_AGENT));
             let error = WireError::new(Code::Cancelled, "Request cancelled");
-            self.out.push(Effect::Reply(Frame::failure(agent_id, &error.to_json())));
+            self.settle_owed(&ask.hop, Frame::failure(agent_id, &error.to_json()));
             self.withdraw(&ask, None);
         }
         true
     }
 
-    fn settle(&mut self, ask: &Ask, outcome: &str) {
-        let data = json!({ "interaction": ask.interaction, "outcome": outcome });
+    /// Answers a request of the agent.
+    pub(super) fn settle_owed(&mut self, hop: &str, frame: bytes::Bytes) {
+        self.out.push(Effect::Settle { hop: hop.into(), frame: Some(frame) });
+    }
+
+    fn settle(&mut self, ask: &Ask, outcome: &str, reason: Option<&str>) {
+        let mut data = json!({ "interaction": ask.interaction, "outcome": outcome });
+        if let Some(reason) = reason {
+            data["reason"] = json!(reason);
+        }
         self.append_json(Kind::InteractionSettled, &data);
     }
 
@@ -245,6 +254,16 @@ impl Session {
     }
 }
 
+/// The agent's answer where a question is cancelled with its turn. Source: ACP v1 "Cancellation".
+pub(super) fn cancelled_answer(question: &Frame) -> bytes::Bytes {
+    let id = question.id().unwrap_or("null");
+    if &*question.method == "elicitation/create" {
+        Frame::success(id, r#"{"action":"cancel"}"#)
+    } else {
+        Frame::success(id, r#"{"outcome":{"outcome":"cancelled"}}"#)
+    }
+}
+
 /// `$/cancel_request` for a request that a client was sent.
 pub(super) fn cancel_frame(hop: &str) -> bytes::Bytes {
     Frame::call("$/cancel_request", None, &format!(r#"{{"requestId":{}}}"#, quote(hop)))
@@ -252,8 +271,7 @@ pub(super) fn cancel_frame(hop: &str) -> bytes::Bytes {
 
 /// The id under which a client is sent a request of the agent.
 pub(super) fn hop_id(at: &Position) -> Box<str> {
-    let Position { source, part } = at;
-    format!("{}:{}:{part}", source.instance, source.end).into()
+    at.source.hop()
 }
 
 /// Whether a client's response answers the question. Words we do not know pass, so that newer

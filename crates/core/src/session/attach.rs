@@ -157,6 +157,7 @@ impl Session {
         self.tell_name(conn);
         self.tell_running_turn(conn);
         self.offer_open_asks(conn);
+        self.offer_waiting_passes(conn);
         if let Some(again) = again {
             self.take(super::Input::Attach(*again));
         }

@@ -102,6 +102,7 @@ impl Session {
         let claimed = json!({ "agent": self.view.agent, "instance": facts.instance });
         self.facts = facts;
         self.append_json(Kind::Claimed, &claimed);
+        self.replayed = None;
         self.replay = match mode {
             OpenMode::Resume => Replay::None,
             OpenMode::Swallow => Replay::Swallow,
@@ -126,10 +127,11 @@ impl Session {
         }
         self.phase = Phase::Live;
         let result: Value = serde_json::from_str(result).unwrap_or_default();
-        self.append_json(
-            Kind::Loaded,
-            &json!({ "agent": self.view.agent, "instance": self.facts.instance, "result": result }),
-        );
+        let loaded =
+            json!({ "agent": self.view.agent, "instance": self.facts.instance, "result": result });
+        // A daemon that reads the replay again knows by the source that it is over.
+        let src = self.replayed.take();
+        self.append(Kind::Loaded, src, bytes::Bytes::from(loaded.to_string()));
         self.begin_policy(None);
         self.out.push(Effect::Sync);
         let waiting: Vec<ConnId> =

@@ -4,13 +4,16 @@
 //! must be written before what is shown. The daemon's lane feeds it and carries out its effects in
 //! order. Twin of `frontdesk::session`: the rule here, the act there.
 //!
-//! Rooms: [`types`] what goes in and out, [`made`] of it what makes a session; `attach` clients; `turns` prompts and cancel; `asks`
-//! questions to people; `passes` other requests of the agent; `agent_side` what an agent sends;
-//! `life` starting, closing and ending; `keep` what is kept about a session besides its turns.
+//! Rooms: [`types`] what goes in and out, [`made`] of it what makes a session; `attach` clients;
+//! `turns` prompts and cancel; `asks` questions to people; `passes` other requests of the agent;
+//! `agent_side` what an agent sends; `life` starting, closing and ending; `keep` what is kept about a
+//! session besides its turns; `ends` and `carried` what a later daemon takes up.
 
 mod agent_side;
 mod asks;
 mod attach;
+mod carried;
+mod ends;
 mod keep;
 mod life;
 pub mod made;
@@ -33,6 +36,9 @@ use crate::record::{Kind, RECORD_VERSION, Record, Source};
 use crate::render::{Audience, Renderer, Shown, respell};
 use crate::status::State;
 use asks::Ask;
+use carried::Again;
+pub use carried::{Carried, Carry, SentRequest};
+pub use ends::{Ends, KnownChild};
 use life::Replay;
 pub use made::{Born, By, First, Rename};
 use passes::Pass;
@@ -100,6 +106,8 @@ pub struct Session {
     terminals: BTreeMap<String, ConnId>,
     parked: VecDeque<Input>,
     replay: Replay,
+    /// Place of the last frame that came while the session was being loaded.
+    replayed: Option<Source>,
     renderer: Renderer,
     closers: Vec<(ConnId, Box<str>)>,
     /// A fork whose history is still being copied: whom it is told, and the agent's answer.
@@ -108,6 +116,8 @@ pub struct Session {
     stopping: Option<u64>,
     next_tag: u64,
     now: Now,
+    /// What another daemon handled before and its agent's output may bring again.
+    again: Option<Again>,
     out: Vec<Effect>,
 }
 
@@ -132,6 +142,7 @@ impl Session {
             terminals: BTreeMap::new(),
             parked: VecDeque::new(),
             replay: Replay::None,
+            replayed: None,
             renderer: Renderer::default(),
             closers: Vec::new(),
             newborn: None,
@@ -139,6 +150,7 @@ impl Session {
             stopping: None,
             next_tag: 1,
             now,
+            again: None,
             out: Vec::new(),
         }
     }
@@ -188,7 +200,9 @@ impl Session {
             Input::Started { result } => self.started(&result),
             Input::StartFailed(failure) => self.start_failed(failure),
             Input::Agent { message, at, about } => self.agent_message(message, at, about),
-            Input::AgentAnswer { tag, frame } => self.agent_answer(tag, &frame),
+            Input::AgentAnswer { tag, frame, at } => {
+                self.agent_answer(tag, &frame, Some(at.source));
+            }
             Input::AgentError { tag, error } => self.agent_error(tag, &error),
             Input::Ended { why, detail } => self.ended(&why, detail),
             Input::Closed => self.closed(),

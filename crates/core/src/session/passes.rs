@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use serde_json::Value;
 
 use super::asks::{cancel_frame, hop_id};
+use super::carried::NOBODY;
 use super::types::Position;
 use super::{Effect, Session};
 use crate::envelope::{Frame, quote};
@@ -15,18 +16,18 @@ use crate::ids::ConnId;
 /// One request of the agent at one client.
 #[derive(Debug)]
 pub(super) struct Pass {
-    frame: Frame,
-    current: ConnId,
+    pub(super) frame: Frame,
+    pub(super) current: ConnId,
     /// Who is asked next if the current client cannot take it.
-    next: VecDeque<ConnId>,
-    rule: Rule,
+    pub(super) next: VecDeque<ConnId>,
+    pub(super) rule: Rule,
     /// When the wait for the current client ends, on the monotonic clock in milliseconds.
     pub(super) deadline_ms: Option<u64>,
 }
 
 /// How a kind of request is brokered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
+pub(super) enum Rule {
     /// Reading changes nothing: another client may be asked.
     Read,
     /// The client may have acted: never ask a second one.
@@ -38,7 +39,7 @@ enum Rule {
 }
 
 impl Rule {
-    fn of(method: &str) -> Self {
+    pub(super) fn of(method: &str) -> Self {
         match method {
             "fs/read_text_file" => Self::Read,
             "fs/write_text_file" | "terminal/create" => Self::Once,
@@ -55,12 +56,13 @@ impl Session {
         let mut next = self.candidates(&frame, rule);
         let Some(current) = next.pop_front() else {
             let error = nobody(&frame.method, rule);
-            return self.out.push(Effect::Reply(Frame::failure(&agent_id, &error.to_json())));
+            return self.settle_owed(&hop_id(at), Frame::failure(&agent_id, &error.to_json()));
         };
         if rule != Rule::Read && rule != Rule::Extension {
             next.clear();
         }
         let hop = hop_id(at);
+        self.out.push(Effect::Owe { hop: hop.clone(), frame: Some(frame.text.clone()) });
         self.passes.insert(hop.clone(), Pass { frame, current, next, rule, deadline_ms: None });
         self.send_pass(&hop);
     }
@@ -110,7 +112,7 @@ impl Session {
                 self.terminals.insert(id.to_owned(), conn);
             }
         }
-        self.out.push(Effect::Reply(frame.spliced(pass.frame.id(), None)));
+        self.settle_owed(hop, frame.spliced(pass.frame.id(), None));
     }
 
     /// Asks the next client, or answers the agent that nobody can.
@@ -124,9 +126,29 @@ impl Session {
             return self.send_pass(hop);
         }
         if let Some(pass) = self.passes.remove(hop) {
-            let error = nobody(&pass.frame.method, pass.rule);
-            let id = pass.frame.id().unwrap_or("null");
-            self.out.push(Effect::Reply(Frame::failure(id, &error.to_json())));
+            self.nobody_takes(hop, &pass.frame, pass.rule);
+        }
+    }
+
+    pub(super) fn nobody_takes(&mut self, hop: &str, frame: &Frame, rule: Rule) {
+        let error = nobody(&frame.method, rule);
+        let id = frame.id().unwrap_or("null");
+        self.settle_owed(hop, Frame::failure(id, &error.to_json()));
+    }
+
+    /// Hands a client that has just come what waits for one since another daemon.
+    pub(super) fn offer_waiting_passes(&mut self, conn: ConnId) {
+        let Some(can) = self.clients.get(&conn).map(|attachment| attachment.client.can) else {
+            return;
+        };
+        let waiting = |pass: &Pass| pass.current == NOBODY && can.can_take(&pass.frame.method);
+        let hops = self.passes.iter().filter(|(_, pass)| waiting(pass));
+        let hops: Vec<Box<str>> = hops.map(|(hop, _)| hop.clone()).collect();
+        for hop in hops {
+            if let Some(pass) = self.passes.get_mut(&hop) {
+                pass.current = conn;
+            }
+            self.send_pass(&hop);
         }
     }
 
@@ -161,6 +183,7 @@ impl Session {
 
     pub(super) fn withdraw_passes(&mut self) {
         for (hop, pass) in std::mem::take(&mut self.passes) {
+            self.out.push(Effect::Settle { hop: hop.clone(), frame: None });
             self.out.push(Effect::Forget { conn: pass.current, hop: hop.clone() });
             self.tell(pass.current, cancel_frame(&hop));
         }
@@ -174,7 +197,7 @@ impl Session {
         };
         self.passes.remove(&hop);
         let error = WireError::new(Code::Cancelled, "Request cancelled");
-        self.out.push(Effect::Reply(Frame::failure(agent_id, &error.to_json())));
+        self.settle_owed(&hop, Frame::failure(agent_id, &error.to_json()));
         self.out.push(Effect::Forget { conn, hop: hop.clone() });
         self.tell(conn, cancel_frame(&hop));
     }

@@ -1,5 +1,6 @@
 //! The session machine: scenarios by hand, and a model that plays everybody at random.
 
+mod carry;
 mod keep;
 mod model;
 mod scenarios;
@@ -51,9 +52,16 @@ impl Bench {
 
     fn agent(&mut self, text: &str) -> Vec<Effect> {
         self.end += text.len() as u64 + 1;
-        let source = Source { instance: InstanceId("i".into()), end: self.end };
+        let source = Source { instance: InstanceId("i".into()), end: self.end, part: 0 };
         let message = Message::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap();
-        self.run(Input::Agent { message, at: Position { source, part: 0 }, about: None })
+        self.run(Input::Agent { message, at: Position { source }, about: None })
+    }
+
+    /// The agent's answer, behind all that it has said.
+    fn answered(&mut self, tag: Tag, frame: Frame) -> Vec<Effect> {
+        self.end += frame.text.len() as u64 + 1;
+        let source = Source { instance: InstanceId("i".into()), end: self.end, part: 0 };
+        self.run(Input::AgentAnswer { tag, frame, at: Position { source } })
     }
 
     fn attach(&mut self, conn: u64, how: How) -> Vec<Effect> {
@@ -138,7 +146,9 @@ fn words(effects: &[Effect]) -> Vec<String> {
             Effect::Forget { conn, .. } => format!("forget {conn}"),
             Effect::CatchUp { conn, from, .. } => format!("catch-up {conn} from {from}"),
             Effect::Send { frame, .. } => format!("send {}", frame.method),
-            Effect::Reply(frame) => format!("reply {}", method(frame)),
+            Effect::Notify(frame) => format!("reply {}", method(frame)),
+            Effect::Settle { frame: Some(frame), .. } => format!("reply {}", method(frame)),
+            Effect::Owe { .. } | Effect::Settle { frame: None, .. } => String::new(),
             Effect::CancelSent(_) => "cancel-sent".into(),
             Effect::Open { .. } => "open".into(),
             Effect::Shut { why } => format!("shut {}", why.as_str()),

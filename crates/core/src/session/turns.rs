@@ -8,12 +8,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::carried::other_members;
 use super::types::Tag;
 use super::{Effect, How, Phase, Session};
 use crate::envelope::{Frame, quote};
 use crate::errors::{Code, WireError, not_found_as_asked};
 use crate::ids::ConnId;
-use crate::record::Kind;
+use crate::record::{Kind, Source};
 
 /// The answer to a cancelled prompt.
 const CANCELLED: &str = r#"{"stopReason":"cancelled"}"#;
@@ -82,10 +83,8 @@ impl Session {
         let waits =
             self.turn.is_some() || self.stuck.is_some() || !matches!(self.phase, Phase::Live);
         if waits || !self.queue.is_empty() {
-            self.append_json(
-                Kind::TurnQueued,
-                &json!({ "turn": turn, "client": &*client, "requestId": &*id, "sender": &*name }),
-            );
+            let data = prompt_data(&turn, &client, &id, &name, frame);
+            self.append(Kind::TurnQueued, None, bytes::Bytes::from(data));
         }
         self.queue.push_back(Queued { turn, conn, client, name, frame: frame.clone() });
         self.active();
@@ -143,28 +142,21 @@ impl Session {
             .params()
             .and_then(|params| serde_json::from_str::<PromptParams<'_>>(params).ok())
             .map_or("[]", |params| params.prompt.get());
-        // The prompt stays the client's own text; the rest is built around it.
-        let data = format!(
-            r#"{{"turn":{},"client":{},"requestId":{},"sender":{},"prompt":{prompt}}}"#,
-            quote(&turn),
-            quote(&client),
-            quote(&id),
-            quote(&name),
-        );
+        let data = prompt_data(&turn, &client, &id, &name, &frame);
         let earlier = self.view.first_user_prompt.clone();
         self.append(Kind::TurnStarted, None, bytes::Bytes::from(data));
         self.allocate_name(earlier.as_deref(), prompt);
         self.tell_turn(conn, "running", None);
         let tag = self.tag();
-        self.out.push(Effect::Send { tag, frame, client });
+        self.out.push(Effect::Send { tag, frame, client, turn: Some(turn.as_str().into()) });
         self.turn = Some(Turn { turn, tag, conn, id, cancelled_ms: None });
     }
 
-    pub(super) fn agent_answer(&mut self, tag: Tag, frame: &Frame) {
+    pub(super) fn agent_answer(&mut self, tag: Tag, frame: &Frame, src: Option<Source>) {
         self.active();
         if self.turn.as_ref().is_some_and(|turn| turn.tag == tag) {
             if let Some(turn) = self.turn.take() {
-                self.end_turn(&turn, frame);
+                self.end_turn(&turn, frame, src);
             }
             return self.advance();
         }
@@ -173,16 +165,16 @@ impl Session {
                 let answer = frame.result().or(frame.error()).unwrap_or("null");
                 let data =
                     format!(r#"{{"turn":{},"late":true,"answer":{answer}}}"#, quote(&stuck.turn));
-                self.append(Kind::Note, None, bytes::Bytes::from(data));
+                self.append(Kind::Note, src, bytes::Bytes::from(data));
             }
             return self.advance();
         }
         if let Some(forward) = self.forwards.remove(&tag) {
-            self.forward_answered(&forward, frame);
+            self.forward_answered(&forward, frame, src);
         }
     }
 
-    fn end_turn(&mut self, turn: &Turn, frame: &Frame) {
+    fn end_turn(&mut self, turn: &Turn, frame: &Frame, src: Option<Source>) {
         let stop = frame.result().and_then(stop_reason);
         let outcome = match (&stop, frame.error()) {
             (Some(reason), _) if reason == "cancelled" => "cancelled",
@@ -200,7 +192,7 @@ impl Session {
             quote(&turn.turn),
         );
         self.withdraw_all();
-        self.append(Kind::TurnEnded, None, bytes::Bytes::from(data));
+        self.append(Kind::TurnEnded, src, bytes::Bytes::from(data));
         self.out.push(Effect::Sync);
         self.tell_turn(turn.conn, outcome, stop_word.as_deref());
         self.pass_answer_on(turn.conn, &turn.id, frame);
@@ -229,7 +221,7 @@ impl Session {
     pub(super) fn agent_error(&mut self, tag: Tag, error: &WireError) {
         let frame = crate::envelope::Message::parse(Frame::failure("0", &error.to_json()));
         if let Ok(message) = frame {
-            self.agent_answer(tag, message.frame());
+            self.agent_answer(tag, message.frame(), None);
         }
     }
 
@@ -291,7 +283,7 @@ impl Session {
         };
         turn.cancelled_ms = Some(self.now.mono_ms);
         let params = format!(r#"{{"sessionId":{}}}"#, quote(self.native()));
-        self.out.push(Effect::Reply(Frame::call("session/cancel", None, &params)));
+        self.out.push(Effect::Notify(Frame::call("session/cancel", None, &params)));
         self.cancel_asks();
     }
 
@@ -380,13 +372,16 @@ impl Session {
         let tag = self.tag();
         let params = frame.params_bytes().unwrap_or_default();
         self.forwards.insert(tag, Forward { conn, id, method: frame.method.clone(), params });
-        self.out.push(Effect::Send { tag, frame, client });
+        self.out.push(Effect::Send { tag, frame, client, turn: None });
         self.active();
     }
 
-    fn forward_answered(&mut self, forward: &Forward, frame: &Frame) {
+    fn forward_answered(&mut self, forward: &Forward, frame: &Frame, src: Option<Source>) {
+        if self.is_covered(src.as_ref()) {
+            return;
+        }
         if let Some(result) = frame.result() {
-            self.learn_options(forward, result);
+            self.learn_options(forward, result, src);
         }
         self.pass_answer_on(forward.conn, &forward.id, frame);
     }
@@ -406,7 +401,7 @@ impl Session {
     }
 
     /// A mode or option that one client set is told to the others and kept for later ones.
-    fn learn_options(&mut self, forward: &Forward, result: &str) {
+    fn learn_options(&mut self, forward: &Forward, result: &str, src: Option<Source>) {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct SetMode {
@@ -418,7 +413,8 @@ impl Session {
                 let mut modes = self.view.options.get("modes").cloned().unwrap_or_default();
                 if let Some(modes) = modes.as_object_mut() {
                     modes.insert("currentModeId".into(), set.mode_id.clone().into());
-                    self.append_json(Kind::Options, &json!({ "modes": modes }));
+                    let data = json!({ "modes": modes }).to_string();
+                    self.append(Kind::Options, src, bytes::Bytes::from(data));
                 }
                 json!({ "sessionUpdate": "current_mode_update", "currentModeId": set.mode_id })
             }
@@ -428,7 +424,8 @@ impl Session {
                 else {
                     return;
                 };
-                self.append_json(Kind::Options, &json!({ "configOptions": options }));
+                let data = json!({ "configOptions": options }).to_string();
+                self.append(Kind::Options, src, bytes::Bytes::from(data));
                 json!({ "sessionUpdate": "config_option_update", "configOptions": options })
             }
             _ => return,
@@ -444,7 +441,7 @@ impl Session {
     /// cancels nothing of its parent.
     pub(super) fn notify_child(&mut self, conn: ConnId, frame: &Frame) {
         if self.clients.contains_key(&conn) && matches!(self.phase, Phase::Live) {
-            self.out.push(Effect::Reply(frame.text.clone()));
+            self.out.push(Effect::Notify(frame.text.clone()));
         }
     }
 
@@ -452,9 +449,30 @@ impl Session {
     pub(super) fn notify(&mut self, conn: ConnId, frame: Frame) {
         if self.clients.contains_key(&conn) && matches!(self.phase, Phase::Live) {
             let native = quote(self.native());
-            self.out.push(Effect::Reply(frame.spliced(None, Some(&native))));
+            self.out.push(Effect::Notify(frame.spliced(None, Some(&native))));
         }
     }
+}
+
+/// What a record keeps of a prompt: the client's own text, with the rest built around it, so that it
+/// can be sent by a later daemon too.
+fn prompt_data(turn: &str, client: &str, id: &str, name: &str, frame: &Frame) -> String {
+    let params = frame.params().unwrap_or("null");
+    let prompt = serde_json::from_str::<PromptParams<'_>>(params);
+    let prompt = prompt.as_ref().map_or("[]", |params| params.prompt.get());
+    let mut data = format!(
+        r#"{{"turn":{},"client":{},"requestId":{},"sender":{},"prompt":{prompt}"#,
+        quote(turn),
+        quote(client),
+        quote(id),
+        quote(name),
+    );
+    if let Some(rest) = other_members(params) {
+        data.push_str(r#","rest":"#);
+        data.push_str(&rest);
+    }
+    data.push('}');
+    data
 }
 
 fn turn_frame(session: &str, sender: &str, state: &str, stop_reason: Option<&str>) -> bytes::Bytes {

@@ -104,10 +104,8 @@ pub enum OpenMode {
 /// Where an agent's frame ended in its instance's output.
 #[derive(Clone, Debug)]
 pub struct Position {
-    /// The instance and the offset behind the frame.
+    /// The instance, the offset behind the frame, and which message of its line.
     pub source: Source,
-    /// Which message of one line, for agents that batch.
-    pub part: u32,
 }
 
 /// Why a session is unloaded.
@@ -298,6 +296,8 @@ pub enum Input {
         tag: Tag,
         /// The answer.
         frame: Frame,
+        /// Where it ended.
+        at: Position,
     },
     /// The agent will not answer: it ended, or its answer was too long.
     AgentError {
@@ -430,9 +430,25 @@ pub enum Effect {
         frame: Frame,
         /// Whose it is, for the ledger.
         client: Arc<str>,
+        /// The turn it begins, for the ledger.
+        turn: Option<Box<str>>,
     },
-    /// Send the agent a frame that needs no answer.
-    Reply(Bytes),
+    /// Send the agent a notification.
+    Notify(Bytes),
+    /// The agent is owed an answer to a request of its own from here on: put it into the ledger.
+    Owe {
+        /// The id clients are asked with.
+        hop: Box<str>,
+        /// The request, where the journal does not have it.
+        frame: Option<Bytes>,
+    },
+    /// Nothing is owed to the agent for this request any more.
+    Settle {
+        /// The id clients were asked with.
+        hop: Box<str>,
+        /// The answer; `None` where the agent waits for none any more.
+        frame: Option<Bytes>,
+    },
     /// Tell the agent that we no longer want an answer.
     CancelSent(Tag),
     /// Claim an instance and have it load or resume the session.

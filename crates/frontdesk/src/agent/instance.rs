@@ -3,23 +3,23 @@
 //! Requests get the number of their input as id, so that an id is never used twice in the life of
 //! an instance. Before a request is sent its origin is appended to the instance's ledger.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::Write as _;
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use frontdesk_core::agent::{Abilities, Quirks, refine};
-use frontdesk_core::envelope::{Frame, Message, quote};
+use frontdesk_core::envelope::{Frame, Message};
 use frontdesk_core::errors::{Code, WireError};
-use frontdesk_core::ids::InstanceId;
+use frontdesk_core::ids::{InstanceId, Key};
 use frontdesk_core::limits::Limits;
 use frontdesk_core::session::{Position, Tag};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::ledger::Ledger;
 use super::link::LinkSender;
 use crate::config::AgentConfig;
 use crate::lock::lock;
@@ -51,7 +51,13 @@ pub struct Instance {
     pub data_dir: std::path::PathBuf,
     /// Its holder's socket and record.
     pub run_dir: std::path::PathBuf,
-    send: tokio::sync::Mutex<SendState>,
+    pub(super) ledger: tokio::sync::Mutex<Ledger>,
+    /// Last input that the holder has accepted.
+    pub(super) accepted: AtomicU64,
+    /// Output up to here is acknowledged.
+    pub(super) acked: AtomicU64,
+    /// Requests of the agent that an earlier daemon answered and that may be read again.
+    pub(super) answered: BTreeSet<Box<str>>,
     pub(super) shared: Mutex<Shared>,
     pub(super) heard: AtomicU64,
     clock: Instant,
@@ -87,21 +93,15 @@ pub struct Ended {
     pub detail: Value,
 }
 
-#[derive(Debug)]
-struct SendState {
-    next: u64,
-    ledger: Option<std::fs::File>,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) pending: HashMap<u64, Pending>,
     /// When each call that is not answered was sent.
-    asked: HashMap<u64, u64>,
+    pub(super) asked: HashMap<u64, u64>,
     pub(super) routes: HashMap<Arc<str>, Route>,
     /// Child sessions, by the parent that named them.
     pub(super) children: HashMap<Arc<str>, Arc<str>>,
-    pub(super) early: VecDeque<(Arc<str>, Message, Position)>,
+    pub(super) early: VecDeque<(Arc<str>, Message, Place)>,
     pub(super) reserved: usize,
     /// Sessions that are unloaded here and that the agent could not be told to let go.
     kept: HashSet<Arc<str>>,
@@ -115,13 +115,22 @@ pub(super) struct Route {
     pub(super) done: Arc<AtomicU64>,
 }
 
+/// Where a message of the agent ended.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The instance, the offset behind its line, and which message of the line.
+    pub at: Position,
+    /// What may be acknowledged once it is dealt with: of a batch, all of it with the last one only.
+    pub ack: u64,
+}
+
 /// Who waits for an answer.
 #[derive(Debug)]
 pub(super) enum Pending {
     /// A call of the daemon's own.
     Call(oneshot::Sender<Result<Frame, WireError>>),
-    /// A session.
-    Lane(LaneHandle, Tag),
+    /// A session, by the agent's id of it.
+    Lane(LaneHandle, Tag, Arc<str>),
     /// A call whose answer names a new session.
     Birth(oneshot::Sender<Result<Birth, WireError>>, LaneHandle, mpsc::Receiver<LaneMsg>),
 }
@@ -135,19 +144,6 @@ pub struct Birth {
     pub native: Arc<str>,
     /// Where its messages go.
     pub rx: mpsc::Receiver<LaneMsg>,
-}
-
-/// What goes into the ledger before a request is sent.
-#[derive(Debug)]
-pub struct Origin<'a> {
-    /// Key of the client that asked; empty for the daemon's own.
-    pub client: &'a str,
-    /// The client's id, as text.
-    pub id: &'a str,
-    /// The method.
-    pub method: &'a str,
-    /// The agent's id of the session.
-    pub session: &'a str,
 }
 
 /// What a new instance is made of.
@@ -165,8 +161,8 @@ pub struct Parts {
     pub greeting: String,
     /// See [`Instance::link`].
     pub link: LinkSender,
-    /// The ledger, open for appending.
-    pub ledger: Option<std::fs::File>,
+    /// Its ledger.
+    pub ledger: Ledger,
     /// See [`Instance::limits`].
     pub limits: Arc<Limits>,
     /// See [`Instance::data_dir`].
@@ -175,29 +171,36 @@ pub struct Parts {
     pub run_dir: std::path::PathBuf,
     /// Whether what it says has to wait.
     pub paused: watch::Receiver<bool>,
+    /// What an earlier daemon knew of it.
+    pub before: Before,
+}
+
+/// What an earlier daemon knew of an instance; nothing of a new one.
+#[derive(Debug, Default)]
+pub struct Before {
+    /// When it was started.
+    pub since: Option<Timestamp>,
+    /// The last input that its holder has accepted.
+    pub accepted: u64,
+    /// First offset of the output that may be read again.
+    pub acked: u64,
+    /// Requests of the agent that were answered.
+    pub answered: BTreeSet<Box<str>>,
+    /// Sessions that the agent may still have.
+    pub kept: BTreeSet<Box<str>>,
 }
 
 impl Instance {
     /// An instance whose holder has said hello.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts {
-            id,
-            agent,
-            pid,
-            cwd,
-            greeting,
-            link,
-            ledger,
-            limits,
-            data_dir,
-            run_dir,
-            paused,
-        } = parts;
+        let Parts { id, agent, pid, cwd, greeting, link, ledger, limits, .. } = parts;
+        let Parts { data_dir, run_dir, paused, before, .. } = parts;
+        let kept = before.kept.iter().map(|native| Arc::from(&**native)).collect();
         Self {
             id,
             agent,
-            since: Timestamp::now(),
+            since: before.since.unwrap_or_else(Timestamp::now),
             pid,
             cwd,
             greeting,
@@ -205,8 +208,11 @@ impl Instance {
             limits,
             data_dir,
             run_dir,
-            send: tokio::sync::Mutex::new(SendState { next: 1, ledger }),
-            shared: Mutex::default(),
+            ledger: tokio::sync::Mutex::new(ledger),
+            accepted: AtomicU64::new(before.accepted),
+            acked: AtomicU64::new(before.acked),
+            answered: before.answered,
+            shared: Mutex::new(Shared { kept, ..Shared::default() }),
             heard: AtomicU64::new(0),
             clock: Instant::now(),
             ended: watch::Sender::new(None),
@@ -333,8 +339,45 @@ impl Instance {
 
     /// The agent could not be told to let this session go: only this instance may open it again
     /// while it lives, and its claim stays.
-    pub fn keep(&self, native: &str) {
+    pub async fn keep(&self, native: &str) {
         lock(&self.shared).kept.insert(native.into());
+        if let Err(error) = self.ledger.lock().await.keep(native, true) {
+            tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
+        }
+    }
+
+    /// Notes that the agent is asked to open a session, or has made it, and where its journal is: a
+    /// later daemon finds it by that.
+    ///
+    /// # Errors
+    /// If the ledger cannot be written ([`Code::Storage`]).
+    pub async fn enlist(&self, native: &str, key: Key, journal: &Path) -> Result<(), WireError> {
+        let enlisted = self.ledger.lock().await.enlist(native, key, journal);
+        enlisted.map_err(|error| self.unwritten(&error))
+    }
+
+    /// The agent has been told of this session again.
+    pub async fn keep_no_more(&self, native: &str) {
+        if let Err(error) = self.ledger.lock().await.keep(native, false) {
+            tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
+        }
+    }
+
+    /// A message for a session is about to be given to its lane, which tells by the counter when it
+    /// is dealt with.
+    pub(super) fn hand(&self, native: &str, ack: u64) -> Option<(LaneHandle, Arc<AtomicU64>)> {
+        let mut shared = lock(&self.shared);
+        let parent = shared.children.get(native).cloned();
+        let route = shared.routes.get_mut(parent.as_deref().unwrap_or(native))?;
+        route.handed = ack.max(route.handed);
+        Some((route.lane.clone(), route.done.clone()))
+    }
+
+    /// Child sessions that were named before this daemon.
+    pub fn adopt_children<'a>(&self, parent: &str, children: impl Iterator<Item = &'a str>) {
+        let parent: Arc<str> = parent.into();
+        let mut shared = lock(&self.shared);
+        shared.children.extend(children.map(|child| (child.into(), parent.clone())));
     }
 
     /// Whether the agent may still have a session that is unloaded here.
@@ -355,166 +398,6 @@ impl Instance {
         shared.routes.remove(native);
         shared.children.retain(|_, parent| **parent != *native);
         shared.routes.len() + shared.reserved
-    }
-
-    /// Sends a frame that needs no answer.
-    ///
-    /// # Errors
-    /// If the instance has ended.
-    pub async fn post(&self, frame: Bytes) -> Result<(), WireError> {
-        let mut send = self.send.lock().await;
-        let number = send.next;
-        send.next += 1;
-        self.link.send(number, frame).await.map_err(|_| self.ended_error())
-    }
-
-    /// Sends a client's request for a session; its answer goes to the session's lane.
-    ///
-    /// # Errors
-    /// If the instance has ended.
-    pub async fn request_for(
-        &self,
-        lane: &LaneHandle,
-        tag: Tag,
-        frame: &Frame,
-        client: &str,
-        native: &str,
-    ) -> Result<u64, WireError> {
-        let origin = Origin {
-            client,
-            id: frame.id().unwrap_or("null"),
-            method: &frame.method,
-            session: native,
-        };
-        let session = quote(native);
-        self.send_request(Pending::Lane(lane.clone(), tag), &origin, |id| {
-            frame.spliced(Some(id), Some(&session))
-        })
-        .await
-    }
-
-    /// Calls a method of the daemon's own and waits while the agent says anything at all.
-    ///
-    /// # Errors
-    /// The agent's end, or its silence for `silence_ms`. The agent's own error is an `Ok` frame.
-    pub async fn call(
-        &self,
-        method: &str,
-        params: &str,
-        silence_ms: u64,
-    ) -> Result<Frame, WireError> {
-        let (tx, rx) = oneshot::channel();
-        let origin = Origin { client: "", id: "null", method, session: "" };
-        let id = self
-            .send_request(Pending::Call(tx), &origin, |id| Frame::call(method, Some(id), params))
-            .await?;
-        let answer = self.while_it_speaks(rx, method, silence_ms).await;
-        if answer.is_err() {
-            lock(&self.shared).pending.remove(&id);
-        }
-        answer
-    }
-
-    /// Passes on a request whose answer names a new session.
-    ///
-    /// # Errors
-    /// As [`Instance::call`]; an error answer of the agent's is an `Err` with its text in `data`.
-    pub async fn call_birth(
-        &self,
-        frame: &Frame,
-        session: Option<&str>,
-        client: &str,
-        lane: (LaneHandle, mpsc::Receiver<LaneMsg>),
-    ) -> Result<Birth, WireError> {
-        let (tx, rx) = oneshot::channel();
-        let origin = Origin {
-            client,
-            id: frame.id().unwrap_or("null"),
-            method: &frame.method,
-            session: session.unwrap_or_default(),
-        };
-        let session = session.map(quote);
-        let id = self
-            .send_request(Pending::Birth(tx, lane.0, lane.1), &origin, |id| {
-                frame.spliced(Some(id), session.as_deref())
-            })
-            .await?;
-        let answer = self.while_it_speaks(rx, &frame.method, self.limits.agent_open_ms).await;
-        let mut shared = lock(&self.shared);
-        shared.pending.remove(&id);
-        if !shared.pending.values().any(|pending| matches!(pending, Pending::Birth(..))) {
-            let dropped = shared.early.len() as u64;
-            shared.early.clear();
-            self.counters.dropped_updates.fetch_add(dropped, Ordering::Relaxed);
-        }
-        answer
-    }
-
-    async fn send_request(
-        &self,
-        pending: Pending,
-        origin: &Origin<'_>,
-        frame: impl FnOnce(&str) -> Bytes,
-    ) -> Result<u64, WireError> {
-        let mut send = self.send.lock().await;
-        if self.has_ended().is_some() {
-            return Err(self.ended_error());
-        }
-        let number = send.next;
-        send.next += 1;
-        let line = json!({
-            "input": number, "client": origin.client, "id": origin.id,
-            "method": origin.method, "session": origin.session,
-        });
-        // One write: the file has no buffer, and formatting into it would write each token alone.
-        let line = format!("{line}\n");
-        if let Some(ledger) = &mut send.ledger
-            && let Err(error) = ledger.write_all(line.as_bytes())
-        {
-            tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
-        }
-        {
-            let mut shared = lock(&self.shared);
-            shared.pending.insert(number, pending);
-            let Shared { pending, asked, .. } = &mut *shared;
-            asked.retain(|id, _| pending.contains_key(id));
-            asked.insert(number, self.now_ms());
-        }
-        // An end between the check and this line has emptied the table already.
-        if self.has_ended().is_some()
-            || self.link.send(number, frame(&number.to_string())).await.is_err()
-        {
-            lock(&self.shared).pending.remove(&number);
-            return Err(self.ended_error());
-        }
-        Ok(number)
-    }
-
-    async fn while_it_speaks<T>(
-        &self,
-        mut rx: oneshot::Receiver<Result<T, WireError>>,
-        method: &str,
-        silence_ms: u64,
-    ) -> Result<T, WireError> {
-        let started = self.now_ms();
-        loop {
-            let last = self.heard.load(Ordering::Relaxed).max(started);
-            let silent = self.now_ms().saturating_sub(last);
-            let left = silence_ms.saturating_sub(silent);
-            if left == 0 {
-                let text = format!(
-                    "agent {} did not answer {method} within {silence_ms} ms",
-                    self.agent.name
-                );
-                return Err(WireError::new(Code::AgentTimeout, text)
-                    .with_data(json!({ "instance": self.id, "state": "silent" })));
-            }
-            match tokio::time::timeout(Duration::from_millis(left), &mut rx).await {
-                Ok(Ok(answer)) => return answer,
-                Ok(Err(_)) => return Err(self.ended_error()),
-                Err(_) => {}
-            }
-        }
     }
 
     pub(super) fn now_ms(&self) -> u64 {
@@ -545,6 +428,11 @@ impl Instance {
             }
         }
         drop(shared);
+        self.ack(until);
+    }
+
+    fn ack(&self, until: u64) {
+        self.acked.fetch_max(until, Ordering::Relaxed);
         self.link.ack(until);
     }
 
@@ -555,7 +443,7 @@ impl Instance {
         let busy = shared.routes.values().any(|r| r.done.load(Ordering::Relaxed) < r.handed);
         drop(shared);
         if !busy && end > 0 {
-            self.link.ack(end);
+            self.ack(end);
         }
     }
 

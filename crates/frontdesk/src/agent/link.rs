@@ -250,6 +250,52 @@ pub async fn reconnect(
     from_offset: u64,
     limits: &Limits,
 ) -> Result<Link, LinkError> {
+    let (shared, mut receiver) = connect(run_dir, from_offset, limits).await?;
+    shared.push(&ToHolder::Attach { version: VERSION, from_offset });
+    let hello = hear_greeting(&mut receiver).await?;
+    if hello.out_start > from_offset {
+        return Err(LinkError::Trimmed { wanted: from_offset, start: hello.out_start });
+    }
+    Ok(Link { hello, sender: LinkSender { shared }, receiver })
+}
+
+/// A holder that has said where it stands and sends no output yet.
+#[derive(Debug)]
+pub struct Met {
+    /// Its greeting.
+    pub hello: Hello,
+    shared: Arc<Shared>,
+    receiver: LinkReceiver,
+}
+
+/// Connects to a holder of an earlier daemon and hears its greeting.
+///
+/// # Errors
+/// If the holder cannot be reached.
+pub async fn meet(run_dir: &Path, limits: &Limits) -> Result<Met, LinkError> {
+    let (shared, mut receiver) = connect(run_dir, 0, limits).await?;
+    let hello = hear_greeting(&mut receiver).await?;
+    Ok(Met { hello, shared, receiver })
+}
+
+impl Met {
+    /// Output comes from the first byte on that was not acknowledged. Acknowledgements of the
+    /// earlier daemon may still be on their way: it has dealt with what they cover.
+    #[must_use]
+    pub fn attach(self) -> Link {
+        let Self { hello, shared, mut receiver } = self;
+        let from_offset = hello.out_start;
+        receiver.begin_at(from_offset);
+        shared.push(&ToHolder::Attach { version: VERSION, from_offset });
+        Link { hello, sender: LinkSender { shared }, receiver }
+    }
+}
+
+async fn connect(
+    run_dir: &Path,
+    from_offset: u64,
+    limits: &Limits,
+) -> Result<(Arc<Shared>, LinkReceiver), LinkError> {
     let path = run_dir.join(SOCKET_FILE);
     let stream = UnixStream::connect(&path)
         .await
@@ -258,16 +304,14 @@ pub async fn reconnect(
     // A spool that is full of handled output would never be read on.
     let ack_step = UNACKED_BYTES_MAX.min(limits.output_spool_bytes / 2);
     let shared = Arc::new(Shared::new(writer, ack_step));
-    shared.push(&ToHolder::Attach { version: VERSION, from_offset });
-    let mut receiver =
-        LinkReceiver::new(reader, Arc::clone(&shared), from_offset, limits.frame_bytes);
-    let hello = timeout(Duration::from_millis(ANSWER_MS), receiver.greeting())
+    let receiver = LinkReceiver::new(reader, Arc::clone(&shared), from_offset, limits.frame_bytes);
+    Ok((shared, receiver))
+}
+
+async fn hear_greeting(receiver: &mut LinkReceiver) -> Result<Hello, LinkError> {
+    timeout(Duration::from_millis(ANSWER_MS), receiver.greeting())
         .await
-        .map_err(|_| LinkError::NoAnswer)??;
-    if hello.out_start > from_offset {
-        return Err(LinkError::Trimmed { wanted: from_offset, start: hello.out_start });
-    }
-    Ok(Link { hello, sender: LinkSender { shared }, receiver })
+        .map_err(|_| LinkError::NoAnswer)?
 }
 
 /// The way to an agent. Clones share one queue.

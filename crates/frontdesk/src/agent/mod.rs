@@ -1,6 +1,9 @@
 //! Agents as running things: holders, their links, processes, instances.
 
+pub mod facts;
 pub mod instance;
+pub mod ledger;
 pub mod link;
 pub mod proc;
 pub mod reading;
+pub mod sending;

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::{Pid, getuid};
 
-pub use ended::{EndError, Ended, How, end_recorded};
+pub use ended::{EndError, Ended, How, end_recorded, recorded_holder};
 pub use frontdesk_core::hold::{MARK, ProcessId};
 
 /// What `/proc/PID/stat` says of a process.

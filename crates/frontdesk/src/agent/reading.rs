@@ -2,6 +2,7 @@
 //! it names. Deliver only what the sender owns; count and drop the rest.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,7 @@ use frontdesk_core::record::Source;
 use frontdesk_core::session::{Input, Position};
 use serde_json::{Value, json};
 
-use super::instance::{Birth, Ended, Instance, Pending};
+use super::instance::{Birth, Ended, Instance, Pending, Place};
 use super::link::{LinkEvent, LinkReceiver};
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
@@ -34,19 +35,22 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
             match event {
                 LinkEvent::Line { text, end } => {
                     instance.heard.store(instance.now_ms(), Ordering::Relaxed);
-                    noise.last_end = end;
-                    line(&instance, &mut noise, &text, end).await;
+                    let start = std::mem::replace(&mut noise.last_end, end);
+                    line(&instance, &mut noise, &text, start..end).await;
                 }
                 LinkEvent::TooLong { head, tail, bytes, end } => {
                     noise.last_end = end;
                     too_long(&instance, &head, &tail, bytes, end).await;
                 }
-                LinkEvent::Accepted(_) => {}
+                LinkEvent::Accepted(number) => {
+                    instance.accepted.fetch_max(number, Ordering::Relaxed);
+                }
                 LinkEvent::Refused(number, Refusal::Disk) => {
                     tracing::warn!(instance = %instance.id, number, "a holder could not spool a frame: the disk takes nothing");
                     let text = "the disk is full or takes nothing; the agent did not get this";
                     let pending = lock(&instance.shared).pending.remove(&number);
                     fail(pending, WireError::new(Code::Behind, text)).await;
+                    instance.dealt_with(number).await;
                 }
                 LinkEvent::Refused(number, why) => {
                     tracing::warn!(instance = %instance.id, number, ?why, "a holder did not take a frame");
@@ -129,11 +133,12 @@ async fn refused(instance: &Arc<Instance>, number: u64) {
     );
     let pending = lock(&instance.shared).pending.remove(&number);
     fail(pending, error).await;
+    instance.dealt_with(number).await;
 }
 
 async fn fail(pending: Option<Pending>, error: WireError) {
     match pending {
-        Some(Pending::Lane(lane, tag)) => {
+        Some(Pending::Lane(lane, tag, _)) => {
             lane.send(LaneMsg::Input(Input::AgentError { tag, error })).await;
         }
         Some(Pending::Call(tx)) => drop(tx.send(Err(error))),
@@ -149,14 +154,20 @@ struct Noise {
     last_end: u64,
 }
 
-async fn line(instance: &Arc<Instance>, noise: &mut Noise, text: &Bytes, end: u64) {
+async fn line(instance: &Arc<Instance>, noise: &mut Noise, text: &Bytes, range: Range<u64>) {
+    let Range { start, end } = range;
     match Message::parse(text.clone()) {
-        Ok(message) => deliver(instance, message, end, 0).await,
+        Ok(message) => deliver(instance, message, place(instance, end, 0, end)).await,
         Err(Malformed::Blank) => {}
         Err(Malformed::Batch) => {
-            for (part, element) in (0..).zip(batch_elements(text)) {
+            let elements = batch_elements(text);
+            let last = elements.len().saturating_sub(1);
+            for (index, (part, element)) in (0..).zip(elements).enumerate() {
+                let ack = if index == last { end } else { start };
                 match Message::parse(element.clone()) {
-                    Ok(message) => deliver(instance, message, end, part).await,
+                    Ok(message) => {
+                        deliver(instance, message, place(instance, end, part, ack)).await;
+                    }
                     Err(_) => noisy(instance, noise, &element),
                 }
             }
@@ -166,7 +177,9 @@ async fn line(instance: &Arc<Instance>, noise: &mut Noise, text: &Bytes, end: u6
             let behind =
                 text.iter().rposition(|byte| *byte == b'\r').map(|at| text.slice(at + 1..));
             match behind.map(Message::parse) {
-                Some(Ok(message)) => deliver(instance, message, end, 0).await,
+                Some(Ok(message)) => {
+                    deliver(instance, message, place(instance, end, 0, end)).await;
+                }
                 _ => noisy(instance, noise, text),
             }
         }
@@ -187,39 +200,51 @@ fn noisy(instance: &Arc<Instance>, noise: &mut Noise, text: &[u8]) {
     }
 }
 
-async fn deliver(instance: &Arc<Instance>, message: Message, end: u64, part: u32) {
-    let at = Position { source: Source { instance: instance.id.clone(), end }, part };
+fn place(instance: &Instance, end: u64, part: u32, ack: u64) -> Place {
+    let source = Source { instance: instance.id.clone(), end, part };
+    Place { at: Position { source }, ack }
+}
+
+async fn deliver(instance: &Arc<Instance>, message: Message, at: Place) {
     match message {
-        Message::Response(frame) => answer(instance, frame).await,
+        Message::Response(frame) => answer(instance, frame, at).await,
         Message::Request(ref frame) | Message::Notification(ref frame) => {
             let session = frame.session_id().map(|id| id.into_owned());
             let owned = frame.has_session_id();
             match session {
                 Some(session) => to_session(instance, &session, message, at).await,
-                None if owned => drop_message(instance, &message).await,
+                None if owned => drop_message(instance, &message, &at).await,
                 None => to_nobody(instance, message, at).await,
             }
         }
     }
 }
 
-async fn answer(instance: &Arc<Instance>, frame: Frame) {
+async fn answer(instance: &Arc<Instance>, frame: Frame, place: Place) {
     let number = frame.id().and_then(|id| id.trim_matches('"').parse::<u64>().ok());
-    let pending = number.and_then(|number| lock(&instance.shared).pending.remove(&number));
+    let pending = number.and_then(|number| {
+        lock(&instance.shared).pending.remove(&number).map(|pending| (number, pending))
+    });
+    let Some((number, pending)) = pending else {
+        // Some agents answer notifications, with an error that has no id.
+        instance.counters.late_answers.fetch_add(1, Ordering::Relaxed);
+        return;
+    };
     match pending {
-        None => {
-            // Some agents answer notifications, with an error that has no id.
-            instance.counters.late_answers.fetch_add(1, Ordering::Relaxed);
-        }
-        Some(Pending::Call(tx)) => {
+        Pending::Call(tx) => {
             let _ = tx.send(Ok(frame));
         }
-        Some(Pending::Lane(lane, tag)) => {
+        Pending::Lane(lane, tag, native) => {
+            let route = instance.hand(&native, place.ack);
+            let done = route.map(|(_, done)| done).unwrap_or_default();
+            let Place { at, ack } = place;
+            let input = Input::AgentAnswer { tag, frame, at };
             instance.may_speak().await;
-            lane.send(LaneMsg::Input(Input::AgentAnswer { tag, frame })).await;
+            return lane.send(LaneMsg::Answered { number, input, ack, done }).await;
         }
-        Some(Pending::Birth(tx, lane, rx)) => birth(instance, tx, lane, rx, frame),
+        Pending::Birth(tx, lane, rx) => birth(instance, tx, lane, rx, frame),
     }
+    instance.dealt_with(number).await;
 }
 
 /// A new session: its lane is known before anything else of the stream is looked at, and what came
@@ -262,28 +287,21 @@ fn birth(
     let (ours, others): (Vec<_>, Vec<_>) = early.into_iter().partition(|(id, ..)| **id == *native);
     shared.early = others.into();
     drop(shared);
-    for (_, message, at) in ours {
-        lane.try_send(LaneMsg::Agent { message, at, done: done.clone() });
+    for (_, message, Place { at, ack }) in ours {
+        let _ = instance.hand(&native, ack);
+        lane.try_send(LaneMsg::Agent { message, at, ack, done: done.clone() });
     }
     let _ = tx.send(Ok(Birth { frame, native: native.into(), rx }));
 }
 
-async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, at: Position) {
-    let route = {
-        let mut shared = lock(&instance.shared);
-        let parent = shared.children.get(session).cloned();
-        let name = parent.as_deref().unwrap_or(session);
-        shared.routes.get_mut(name).map(|route| {
-            route.handed = at.source.end;
-            (route.lane.clone(), route.done.clone())
-        })
-    };
-    let Some((lane, done)) = route else {
-        return early(instance, session, message, at).await;
+async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, place: Place) {
+    let Some((lane, done)) = instance.hand(session, place.ack) else {
+        return early(instance, session, message, place).await;
     };
     learn_child(instance, session, message.frame());
+    let Place { at, ack } = place;
     instance.may_speak().await;
-    lane.send(LaneMsg::Agent { message, at, done }).await;
+    lane.send(LaneMsg::Agent { message, at, ack, done }).await;
 }
 
 /// A subagent is named on its parent before anything comes under its own id.
@@ -309,41 +327,47 @@ fn learn_child(instance: &Instance, parent: &str, frame: &Frame) {
 }
 
 /// A message for a session whose id no answer has introduced yet is held while one is awaited.
-async fn early(instance: &Arc<Instance>, session: &str, message: Message, at: Position) {
+async fn early(instance: &Arc<Instance>, session: &str, message: Message, place: Place) {
     {
         let mut shared = lock(&instance.shared);
         let awaited = shared.pending.values().any(|pending| matches!(pending, Pending::Birth(..)));
         if awaited && shared.early.len() < instance.limits.early_frames as usize {
-            shared.early.push_back((session.into(), message, at));
+            shared.early.push_back((session.into(), message, place));
             return;
         }
     }
-    drop_message(instance, &message).await;
+    drop_message(instance, &message, &place).await;
 }
 
-async fn drop_message(instance: &Instance, message: &Message) {
+async fn drop_message(instance: &Instance, message: &Message, place: &Place) {
     instance.counters.dropped_updates.fetch_add(1, Ordering::Relaxed);
     if let Message::Request(frame) = message {
         let session = frame.session_id().unwrap_or_default();
-        let error = WireError::not_found(&session);
-        let _ = instance.post(Frame::failure(frame.id().unwrap_or("null"), &error.to_json())).await;
+        refuse(instance, frame, place, &WireError::not_found(&session)).await;
     }
+}
+
+/// Answers a request that is for no session; once, however often it is read.
+async fn refuse(instance: &Instance, frame: &Frame, place: &Place, error: &WireError) {
+    let hop = place.at.source.hop();
+    if instance.has_answered(&hop) {
+        return;
+    }
+    let answer = Frame::failure(frame.id().unwrap_or("null"), &error.to_json());
+    // It fails where the agent has ended, or the disk is full: then the agent waits.
+    let _ = instance.settle(&hop, Some(answer)).await;
 }
 
 /// What names no session: some of it is for every session here, requests nobody can place get
 /// `-32601`.
-async fn to_nobody(instance: &Arc<Instance>, message: Message, at: Position) {
-    let lanes: Vec<_> = {
-        let mut shared = lock(&instance.shared);
-        shared.routes.values_mut().map(|route| (route.lane.clone(), route.done.clone())).collect()
-    };
+async fn to_nobody(instance: &Arc<Instance>, message: Message, place: Place) {
+    let natives: Vec<Arc<str>> = lock(&instance.shared).routes.keys().cloned().collect();
     match &message {
-        Message::Request(frame) if &*frame.method == "elicitation/create" && lanes.len() == 1 => {}
+        Message::Request(frame) if &*frame.method == "elicitation/create" && natives.len() == 1 => {
+        }
         Message::Request(frame) => {
             let error = WireError::method_not_found(&frame.method);
-            let _ =
-                instance.post(Frame::failure(frame.id().unwrap_or("null"), &error.to_json())).await;
-            return;
+            return refuse(instance, frame, &place, &error).await;
         }
         Message::Notification(frame) if &*frame.method == "session/update" => {
             instance.counters.dropped_updates.fetch_add(1, Ordering::Relaxed);
@@ -351,8 +375,10 @@ async fn to_nobody(instance: &Arc<Instance>, message: Message, at: Position) {
         }
         Message::Notification(_) | Message::Response(_) => {}
     }
-    for (lane, done) in lanes {
-        lane.send(LaneMsg::Agent { message: message.clone(), at: at.clone(), done }).await;
+    let Place { at, ack } = place;
+    for native in natives {
+        let Some((lane, done)) = instance.hand(&native, ack) else { continue };
+        lane.send(LaneMsg::Agent { message: message.clone(), at: at.clone(), ack, done }).await;
     }
 }
 
@@ -372,6 +398,7 @@ async fn too_long(instance: &Arc<Instance>, head: &[u8], tail: &[u8], bytes: u64
         .with_data(json!({ "bytes": bytes, "limitBytes": limit }));
     let pending = lock(&instance.shared).pending.remove(&number);
     fail(pending, error).await;
+    instance.dealt_with(number).await;
 }
 
 /// The instance has ended: whoever waits is told, once. Bytes that came first were handled first.

@@ -26,6 +26,7 @@ mod policy;
 mod prompt;
 mod reindex;
 mod rename;
+mod restart;
 mod rows;
 mod serve;
 mod show;
@@ -81,6 +82,8 @@ enum Command {
     Serve(serve::Args),
     /// Stop the daemon: turns get a grace time, agents are ended
     Stop(stop::Args),
+    /// End the daemon and start the next one: agents, turns and questions go on
+    Restart(restart::Args),
     /// Serve ACP on stdio, for editors; starts the daemon if none runs
     Acp(acp::Args),
     /// Serve MSP on stdio, for its SDKs; starts the daemon if none runs
@@ -133,6 +136,7 @@ impl Command {
     fn json(&self) -> bool {
         match self {
             Self::Stop(args) => args.json,
+            Self::Restart(args) => args.json,
             Self::Demo(args) => args.json,
             Self::New(args) => args.json,
             Self::Ls(args) => args.json,
@@ -353,6 +357,7 @@ fn run(command: Command) -> ExitCode {
 fn run_in(command: &Command, shell: &mut Shell) -> Exit {
     let done = match command {
         Command::Stop(args) => stop::run(args, shell),
+        Command::Restart(args) => restart::run(args, shell),
         Command::Demo(args) => demo::run(args, shell),
         Command::New(args) => new::run(args, shell),
         Command::Ls(args) => ls::run(args, shell),

@@ -68,7 +68,7 @@ pub(crate) fn request(client: &mut Client, all: bool) -> Result<(), Failure> {
 
 /// `process` is the daemon with its birth time, so that another one with its number is not taken
 /// for it; `None` if it is gone already.
-fn wait_until_gone(shell: &Shell, process: Option<&ProcessId>) -> Result<(), Failure> {
+pub(super) fn wait_until_gone(shell: &Shell, process: Option<&ProcessId>) -> Result<(), Failure> {
     let socket = shell.paths.socket();
     let deadline = Instant::now() + Duration::from_millis(STOP_MS_MAX);
     while socket.exists() || process.is_some_and(proc::alive) {

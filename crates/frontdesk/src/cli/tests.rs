@@ -54,6 +54,7 @@ fn every_command_has_an_example_and_only_the_contracts_names_exist() {
     let want = [
         "serve",
         "stop",
+        "restart",
         "acp",
         "msp",
         "demo",

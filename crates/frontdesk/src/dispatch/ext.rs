@@ -49,6 +49,10 @@ pub(super) async fn frontdesk(
             node.request_stop(params["all"].as_bool().unwrap_or(false));
             Ok(json!({}))
         }
+        "_frontdesk/restart" => {
+            node.request_hand_over();
+            Ok(json!({}))
+        }
         method => Err(WireError::method_not_found(method)),
     };
     Some(answer.map(|value| value.to_string()))

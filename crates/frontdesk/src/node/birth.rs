@@ -184,6 +184,12 @@ impl Node {
         let conn = bearing.conn.clone();
         match self.make(bearing, instance, &birth, key, origin) {
             Ok((journal, born, copy)) => {
+                // Before the first record, so that a later daemon finds whatever there is.
+                if let Err(error) = instance.enlist(&birth.native, key, journal.path()).await {
+                    self.directory.forget(key);
+                    instance.unroute(&birth.native);
+                    return Err(error);
+                }
                 let is_answered = conn.is_some();
                 if let Some(conn) = &conn {
                     conn.join(&lane);

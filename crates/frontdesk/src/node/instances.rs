@@ -13,8 +13,10 @@ use serde_json::{Value, json};
 
 use super::Node;
 use super::directory::Row;
-use crate::agent::instance::{Instance, Parts};
-use crate::agent::link::{self, ClaimOutcome, HolderSpec};
+use crate::agent::facts::Facts;
+use crate::agent::instance::{Before, Instance, Parts};
+use crate::agent::ledger::Ledger;
+use crate::agent::link::{self, ClaimOutcome, HolderSpec, LinkReceiver};
 use crate::agent::reading;
 use crate::config::AgentConfig;
 use crate::conn::Conn;
@@ -118,6 +120,10 @@ impl Node {
         };
         instance.set_initialized(result.clone());
         self.remember_initialize(agent, &result);
+        let facts = Facts::new(&agent.name, &agent.command, cwd, greeting, result, instance.since);
+        if let Err(error) = facts.write(&instance.data_dir) {
+            tracing::warn!(instance = %instance.id, %error, "failed to write down an instance; a later daemon will end it");
+        }
         if instance.abilities().list && !self.lists.was_read(&agent.name) {
             // Once in a daemon's life, so that an id nobody here knows can be told from an agent's own.
             self.refresh_later(agent);
@@ -162,14 +168,13 @@ impl Node {
             tracing::warn!(agent = %agent.name, %error, "failed to start an instance");
             self.start_error(agent, &error.to_string())
         })?;
-        let ledger = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(data_dir.join("ledger.jsonl"))
-            .inspect_err(
-                |error| tracing::warn!(instance = %id, %error, "failed to open the ledger"),
-            )
-            .ok();
+        let ledger = match Ledger::create(&data_dir) {
+            Ok(ledger) => ledger,
+            Err(error) => {
+                link.sender.stop(self.limits.stop_term_ms);
+                return Err(self.start_error(agent, &format!("its ledger cannot be made: {error}")));
+            }
+        };
         let pid = u32::try_from(link.hello.agent.pid).ok();
         let (sender, receiver) = link.split();
         let instance = Arc::new(Instance::new(Parts {
@@ -181,21 +186,30 @@ impl Node {
             link: sender,
             ledger,
             limits: self.limits.clone(),
-            data_dir: data_dir.clone(),
+            data_dir,
             run_dir,
             paused: self.log.follow_paused(),
+            before: Before::default(),
         }));
-        lock(&self.instances).insert(id.clone(), instance.clone());
-        let node = self.clone();
-        let reading = instance.clone();
-        tokio::spawn(async move {
-            reading::read(reading.clone(), receiver).await;
-            lock(&node.instances).remove(&reading.id);
-            node.count_dropped(&reading);
-            node.remove_spool(&data_dir);
-        });
+        self.read_instance(&instance, receiver);
         tracing::info!(instance = %id, agent = %agent.name, pid, "started an instance");
         Ok(instance)
+    }
+
+    /// Reads an instance to its end, in a task of its own.
+    pub(super) fn read_instance(
+        self: &Arc<Self>,
+        instance: &Arc<Instance>,
+        receiver: LinkReceiver,
+    ) {
+        lock(&self.instances).insert(instance.id.clone(), instance.clone());
+        let (node, instance) = (self.clone(), instance.clone());
+        tokio::spawn(async move {
+            reading::read(instance.clone(), receiver).await;
+            lock(&node.instances).remove(&instance.id);
+            node.count_dropped(&instance);
+            node.remove_spool(&instance.data_dir);
+        });
     }
 
     /// An agent is started in its session's folder, as an editor would; where that is no folder, in
@@ -209,7 +223,7 @@ impl Node {
     }
 
     /// What an ended instance leaves on disk is not needed any more: every record is made.
-    fn remove_spool(&self, data_dir: &std::path::Path) {
+    pub(super) fn remove_spool(&self, data_dir: &std::path::Path) {
         if let Err(error) = std::fs::remove_dir_all(data_dir)
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -382,7 +396,7 @@ impl Node {
         } else if let_go {
             let _ = instance.link.release(&self.claim_name(&instance.agent, native)).await;
         } else {
-            instance.keep(native);
+            instance.keep(native).await;
         }
     }
 

@@ -1,11 +1,12 @@
 //! One daemon: its sessions, instances and clients; gathers facts, carries out decisions.
 //!
-//! Rooms: [`birth`] new sessions; [`children`] subagents; [`directory`] who has what; [`page`] pages
-//! of it; [`feed`] what changes; [`keeper`] the index's thread; [`instances`] agents that run;
-//! [`lists`] the agents' own lists; `open` calling a session back; [`recover`] what an earlier daemon
-//! left.
+//! Rooms: [`birth`] new sessions; [`carry`] what an earlier daemon left running; [`children`] subagents;
+//! [`directory`] who has what; [`page`] pages of it; [`feed`] what changes; [`keeper`] the index's
+//! thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a session
+//! back; [`recover`] what an earlier daemon left.
 
 pub mod birth;
+pub mod carry;
 mod change;
 pub mod children;
 pub mod directory;
@@ -33,7 +34,7 @@ use frontdesk_core::session::{Input, Now};
 use frontdesk_core::status::Words;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::instance::Instance;
 use crate::config::{AgentConfig, Config};
@@ -114,6 +115,8 @@ pub struct Greeted {
 pub struct Stopping {
     /// Also end holders that no daemon claims.
     pub all: bool,
+    /// Nothing is ended: the next daemon goes on.
+    pub hand_over: bool,
 }
 
 /// Counts of what was dropped by instances that have ended.
@@ -400,7 +403,49 @@ impl Node {
 
     /// Asks the daemon to stop.
     pub fn request_stop(&self, all: bool) {
-        self.stop.send_replace(Some(Stopping { all }));
+        self.stop.send_if_modified(|stop| {
+            let is_new = stop.is_none();
+            stop.get_or_insert(Stopping { all, hand_over: false });
+            is_new
+        });
+    }
+
+    /// Asks the daemon to end and leave everything to the next one.
+    pub fn request_hand_over(&self) {
+        self.stop.send_if_modified(|stop| {
+            let is_new = stop.is_none();
+            stop.get_or_insert(Stopping { all: false, hand_over: true });
+            is_new
+        });
+    }
+
+    /// How the daemon was asked to end, if it was.
+    #[must_use]
+    pub fn stopping(&self) -> Option<Stopping> {
+        *self.stop.borrow()
+    }
+
+    /// Brings every session to a point from which the next daemon goes on: what was taken in is
+    /// written, synced and shown, and nothing more is taken. No turn, question or agent is ended.
+    pub async fn hand_over(&self) {
+        let until = tokio::time::Instant::now() + LAST_ANSWERS;
+        let lanes: Vec<LaneHandle> = lock(&self.lanes).values().cloned().collect();
+        let mut told = Vec::new();
+        for lane in lanes {
+            let (tx, rx) = oneshot::channel();
+            // A lane that is stuck on its disk is left as a crash would leave it.
+            let sent = lane.send(LaneMsg::HandOver(tx));
+            if tokio::time::timeout_at(until, sent).await.is_ok() {
+                told.push(rx);
+            }
+        }
+        for rx in told {
+            let _ = tokio::time::timeout_at(until, rx).await;
+        }
+        let shown = || lock(&self.conns).values().all(|conn| conn.outbox.is_idle());
+        while !shown() && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Waits until somebody asks the daemon to stop.

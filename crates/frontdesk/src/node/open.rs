@@ -96,7 +96,7 @@ impl Node {
             let silent = matches!(&outcome, Err(StartFailure::Ours(error)) if error.code == Code::AgentTimeout);
             if silent || kept {
                 // It may open it yet, or has it as before.
-                instance.keep(&native);
+                instance.keep(&native).await;
             } else {
                 let _ = instance.link.release(&self.claim_name(&agent, &native)).await;
             }
@@ -172,6 +172,9 @@ impl Node {
             mode => mode,
         };
         instance.route(native, &request.lane);
+        let enlisted = instance.enlist(native, request.lane.key(), &request.journal).await;
+        enlisted.map_err(StartFailure::Ours)?;
+        instance.keep_no_more(native).await;
         let facts = AgentFacts { can_return: true, ..facts(instance, view.epoch + 1) };
         let opening = Input::Opening { facts, mode };
         request.lane.send(LaneMsg::Opening { instance: instance.clone(), input: opening }).await;

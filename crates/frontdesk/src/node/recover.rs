@@ -41,15 +41,18 @@ struct Folded {
 /// # Errors
 /// If the journal cannot be opened or read.
 pub fn read_view(path: &Path) -> Result<View, LogError> {
-    let snapshot = Snapshot::read(path).and_then(|(snapshot, reader)| {
-        let folded: Folded = serde_json::from_str(snapshot.fold.get()).ok()?;
-        (folded.version == FOLD_VERSION).then_some((folded.view, reader))
-    });
-    let (view, reader) = match snapshot {
+    let (view, reader) = match from_snapshot(path) {
         Some(found) => found,
         None => (View::default(), Reader::open(path)?),
     };
     fold(view, reader)
+}
+
+/// What a journal's snapshot has folded, and a reader that stands behind it.
+pub(super) fn from_snapshot(path: &Path) -> Option<(View, Reader)> {
+    let (snapshot, reader) = Snapshot::read(path)?;
+    let folded: Folded = serde_json::from_str(snapshot.fold.get()).ok()?;
+    (folded.version == FOLD_VERSION).then_some((folded.view, reader))
 }
 
 /// Folds the journal of a session whose lane begins, and closes what a crash left open there.

@@ -6,7 +6,7 @@ mod client;
 mod reindex;
 mod start;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -70,13 +70,22 @@ pub fn run(options: ServeOptions) -> anyhow::Result<ExitCode> {
 async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for signals")?;
-    start::end_old_holders(&paths, &config.limits).await?;
-    let node = tokio::task::spawn_blocking({
+    let found = start::survey(&paths, &config).await?;
+    let (node, replayed) = tokio::task::spawn_blocking({
         let paths = paths.clone();
         move || start::open(paths, config)
     })
     .await
+    .context("failed to open the log")??;
+    let taken =
+        node.take_up(found).await.context("failed to end the agent of an earlier daemon")?;
+    let taken = tokio::task::spawn_blocking({
+        let node = node.clone();
+        move || start::recover(&node, &replayed, &taken).map(|()| taken)
+    })
+    .await
     .context("failed to recover")??;
+    node.read_on(taken.unread);
     let msp = Arc::new(Face::new(node.clone()));
     let socket = paths.socket();
     let listener = start::bind(&socket)?;
@@ -88,14 +97,26 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
         () = node.stop_requested() => tracing::info!("stopping: asked by a client"),
     }
     node.request_stop(false);
+    if node.stopping().is_some_and(|stopping| stopping.hand_over) {
+        node.hand_over().await;
+        return end(node, listener, &socket).await;
+    }
     // Clients that are attached may still cancel and answer while running turns get their grace.
     tokio::select! {
         () = node.drain() => {}
         () = accept(&node, &msp, &listener) => {}
         _ = terminate.recv() => tracing::warn!("told to stop again: not waiting any longer"),
     }
+    if node.stopping().is_some_and(|stopping| stopping.all) {
+        start::end_all_holders(&paths, &node.limits).await?;
+    }
+    end(node, listener, &socket).await
+}
+
+/// The last steps: no more connections, and everything that was written is synced.
+async fn end(node: Arc<Node>, listener: UnixListener, socket: &Path) -> anyhow::Result<ExitCode> {
     drop(listener);
-    if let Err(error) = std::fs::remove_file(&socket) {
+    if let Err(error) = std::fs::remove_file(socket) {
         tracing::warn!(path = %socket.display(), %error, "failed to remove the socket");
     }
     let closing = move || {

@@ -1,9 +1,10 @@
 //! What a start does before the first connection, step by step.
 
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,9 @@ use tokio::net::UnixListener;
 use super::SOCKET_PATH_BYTES_MAX;
 use crate::agent::proc;
 use crate::config::Config;
-use crate::log::Log;
+use crate::log::{Log, Replayed};
 use crate::node::Node;
+use crate::node::carry::{self, Candidate, Survey, TakenUp};
 use crate::paths::Paths;
 
 /// Leaves the process session, terminal and folder of whoever started this daemon.
@@ -114,15 +116,36 @@ pub(super) fn lock_home(paths: &Paths) -> anyhow::Result<Flock<File>> {
     Ok(lock)
 }
 
-/// Holders of a daemon that was here before are ended by record and proven empty before anything is
-/// loaded.
-pub(super) async fn end_old_holders(paths: &Paths, limits: &Limits) -> anyhow::Result<()> {
-    let term = Duration::from_millis(limits.stop_term_ms);
+/// Looks at the holders of a daemon that was here before. Those that cannot be carried on are ended
+/// by record and proven empty before anything is loaded.
+pub(super) async fn survey(paths: &Paths, config: &Config) -> anyhow::Result<Vec<Candidate>> {
+    let folder = paths.instances();
+    let Survey { candidates, others } = carry::survey(paths, config)
+        .await
+        .with_context(|| format!("failed to read {}", folder.display()))?;
+    end_holders(others, &config.limits).await?;
+    let carried: Vec<&OsStr> = candidates.iter().map(Candidate::folder_name).collect();
+    for entry in std::fs::read_dir(paths.spools())?.filter_map(Result::ok) {
+        if !carried.contains(&entry.file_name().as_os_str()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(candidates)
+}
+
+/// Ends all holders that are left in the home, whoever started them.
+pub(super) async fn end_all_holders(paths: &Paths, limits: &Limits) -> anyhow::Result<()> {
     let folder = paths.instances();
     let entries = std::fs::read_dir(&folder)
         .with_context(|| format!("failed to read {}", folder.display()))?;
-    let ends: Vec<_> = entries
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()).filter(|path| path.is_dir()))
+    let all = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    end_holders(all.filter(|path| path.is_dir()).collect(), limits).await
+}
+
+async fn end_holders(run_dirs: Vec<PathBuf>, limits: &Limits) -> anyhow::Result<()> {
+    let term = Duration::from_millis(limits.stop_term_ms);
+    let ends: Vec<_> = run_dirs
+        .into_iter()
         .map(|run_dir| {
             tokio::spawn(async move { (proc::end_recorded(&run_dir, term).await, run_dir) })
         })
@@ -140,29 +163,36 @@ pub(super) async fn end_old_holders(paths: &Paths, limits: &Limits) -> anyhow::R
             }
         }
     }
-    for entry in std::fs::read_dir(paths.spools())?.filter_map(Result::ok) {
-        let _ = std::fs::remove_dir_all(entry.path());
-    }
     Ok(())
 }
 
-/// Opens the log, plays what was committed and reads every session.
-pub(super) fn open(paths: Paths, config: Config) -> anyhow::Result<Arc<Node>> {
-    let began = Instant::now();
+/// Opens the log and plays what was committed.
+pub(super) fn open(paths: Paths, config: Config) -> anyhow::Result<(Arc<Node>, Replayed)> {
     let exe = std::env::current_exe().context("failed to find this program's own file")?;
     let (log, replayed) = Log::open(&paths.data, &config.limits)?;
     let claims = crate::hold::claim::claims_dir(|name| std::env::var_os(name))?;
-    let node = Arc::new(Node::new(paths, exe, config, log, claims));
-    let recovered = node.open_index(&replayed).context("failed to start the index")?;
+    Ok((Arc::new(Node::new(paths, exe, config, log, claims)), replayed))
+}
+
+/// Starts the index; carried sessions are in the directory already and are left alone.
+pub(super) fn recover(
+    node: &Arc<Node>,
+    replayed: &Replayed,
+    taken: &TakenUp,
+) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let recovered = node.open_index(replayed).context("failed to start the index")?;
     tracing::info!(
         sessions = recovered.sessions,
+        carried = taken.sessions,
+        instances = taken.unread.len(),
         turns_closed = recovered.turns,
         unreadable = recovered.unreadable,
         ?replayed,
         ms = began.elapsed().as_millis(),
         "recovered"
     );
-    Ok(node)
+    Ok(())
 }
 
 /// Binds the socket for this user only; a leftover one of a dead daemon is replaced (the lock is ours).

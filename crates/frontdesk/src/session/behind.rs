@@ -42,11 +42,9 @@ impl Lane {
             LaneMsg::Agent { .. } | LaneMsg::Input(Input::Workspace(_)) => true,
             // Only behind what it comes after.
             LaneMsg::Ended { .. }
+            | LaneMsg::Answered { .. }
             | LaneMsg::Input(
-                Input::AgentAnswer { .. }
-                | Input::AgentError { .. }
-                | Input::Started { .. }
-                | Input::StartFailed(_),
+                Input::AgentError { .. } | Input::Started { .. } | Input::StartFailed(_),
             ) => !self.held.is_empty(),
             _ => false,
         }

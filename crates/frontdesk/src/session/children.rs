@@ -8,7 +8,7 @@ use bytes::Bytes;
 use frontdesk_core::envelope::Message;
 use frontdesk_core::record::Kind;
 use frontdesk_core::render::stored_update;
-use frontdesk_core::session::{Input, Phase};
+use frontdesk_core::session::{Ends, Input, Phase, Position};
 use serde_json::{Map, Value, json};
 
 use super::lane::Lane;
@@ -38,9 +38,13 @@ pub(super) struct Child {
 }
 
 impl Lane {
-    /// Notes what a message of the agent says about children.
-    pub(super) fn hear_child(&mut self, message: &Message) {
+    /// Notes what a message of the agent says about children; what an earlier daemon recorded is not
+    /// heard again.
+    pub(super) fn hear_child(&mut self, message: &Message, at: &Position) {
         let Message::Notification(frame) = message else { return };
+        if self.session.is_covered(Some(&at.source)) {
+            return;
+        }
         if &*frame.method != "session/update" || !matches!(self.session.phase(), Phase::Live) {
             return;
         }
@@ -59,9 +63,40 @@ impl Lane {
         }
     }
 
+    /// Children that the session had before this daemon, by their journals' word. Their lanes are
+    /// found when something is said about them.
+    pub(super) fn recall_children(&mut self, ends: &Ends) {
+        for (native, child) in ends.children() {
+            if let Some(key) = child.key {
+                self.recalled.insert(native.to_owned(), (key, child.told.clone()));
+            }
+        }
+    }
+
+    fn find_recalled(&mut self) {
+        if self.recalled.is_empty() {
+            return;
+        }
+        let names: Vec<String> = self
+            .heard
+            .iter()
+            .filter_map(|heard| match heard {
+                Heard::Told(update) => Some(update["sessionId"].as_str()?.to_owned()),
+                Heard::Said(native, _) => Some(native.clone()),
+            })
+            .collect();
+        for native in names {
+            if let Some((key, told)) = self.recalled.remove(&native) {
+                let lane = self.node.lane(key);
+                self.children.insert(native, Child { lane, told });
+            }
+        }
+    }
+
     /// Makes the sessions of children that are announced for the first time: a client that is shown
     /// one may name it at once.
     pub(super) async fn make_children(&mut self) {
+        self.find_recalled();
         let updates: Vec<Value> = self
             .heard
             .iter()

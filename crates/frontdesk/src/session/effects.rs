@@ -13,6 +13,7 @@ use frontdesk_core::session::{CloseWhy, Effect, How, Input, Tag};
 use super::LaneMsg;
 use super::catch_up::CatchUp;
 use super::lane::Lane;
+use crate::agent::sending::Request;
 use crate::conn::outbox::Pushed;
 use crate::node::OpenRequest;
 
@@ -187,17 +188,21 @@ impl Lane {
                 };
                 tokio::spawn(catch_up.run());
             }
-            Effect::Send { tag, frame, client } => self.send(tag, &frame, &client).await,
-            Effect::Reply(frame) => {
+            Effect::Send { tag, frame, client, turn } => {
+                self.send(tag, &frame, &client, turn.as_deref()).await;
+            }
+            Effect::Notify(frame) => {
                 if let Some(instance) = &self.instance {
-                    let _ = instance.post(frame).await;
+                    let _ = instance.notify(frame).await;
                 }
             }
+            Effect::Owe { hop, frame } => self.owe(&hop, frame).await,
+            Effect::Settle { hop, frame } => self.settle(&hop, frame).await,
             Effect::CancelSent(tag) => {
                 if let (Some(instance), Some(id)) = (&self.instance, self.sent.get(&tag)) {
                     let params = format!(r#"{{"requestId":{id}}}"#);
                     let frame = Frame::call("$/cancel_request", None, &params);
-                    let _ = instance.post(frame).await;
+                    let _ = instance.notify(frame).await;
                 }
             }
             Effect::Open { conn, how, params } => self.open(conn, how, params),
@@ -220,10 +225,32 @@ impl Lane {
         }
     }
 
-    async fn send(&mut self, tag: Tag, frame: &Frame, client: &str) {
+    /// What the agent is owed is written down; until that works nothing else happens here.
+    async fn owe(&self, hop: &str, frame: Option<bytes::Bytes>) {
+        let Some(instance) = &self.instance else { return };
+        let native = self.session.native();
+        while instance.owe(hop, native, frame.as_deref()).await.is_err() {
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// An answer that cannot be written down is not sent yet: the agent waits for it.
+    async fn settle(&self, hop: &str, frame: Option<bytes::Bytes>) {
+        let Some(instance) = &self.instance else { return };
+        while let Err(error) = instance.settle(hop, frame.clone()).await {
+            if error.code != Code::Storage {
+                return;
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn send(&mut self, tag: Tag, frame: &Frame, client: &str, turn: Option<&str>) {
         let sent = match &self.instance {
             Some(instance) => {
-                instance.request_for(&self.handle, tag, frame, client, self.session.native()).await
+                let native = self.session.native();
+                let request = Request { tag, frame, client, native, turn };
+                instance.request_for(&self.handle, &request).await
             }
             None => Err(WireError::new(Code::InstanceEnded, "no instance has this session")),
         };

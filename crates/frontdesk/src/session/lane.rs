@@ -8,17 +8,18 @@ use std::time::Duration;
 use frontdesk_core::envelope::Message;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
-use frontdesk_core::ids::{ConnId, Seq};
+use frontdesk_core::ids::{ConnId, Key, Seq};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
 use frontdesk_core::status::State;
 use frontdesk_core::workspace::Workspace;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::alarm::Alarm;
+use super::carrying::{Carry, Handled, carry_on};
 use super::children::{Child, Heard};
 use super::promise::Promise;
 use super::{Copy, LaneHandle, LaneMsg};
@@ -57,6 +58,8 @@ pub enum Start {
         /// Told when all that the session begins with is durable.
         ready: oneshot::Sender<()>,
     },
+    /// Live since before this daemon.
+    Carried(Box<Carry>),
 }
 
 /// Starts a lane.
@@ -84,6 +87,7 @@ async fn begin(
     start: Start,
 ) -> Result<Lane, LogError> {
     let (journal, view, snapshot_bytes, instance, birth) = match start {
+        Start::Carried(carry) => return carry_on(node, handle, mailbox, *carry).await,
         Start::Born { journal, instance, first, copy, ready } => {
             (journal, View::default(), 0, Some(instance), Some((*first, copy, ready)))
         }
@@ -101,31 +105,9 @@ async fn begin(
         }
     };
     let rx = mailbox.take().ok_or(LogError::Closed)?;
-    let shown = view.seq;
     let session = Session::cold(view, node.limits.clone(), node.now());
-    let mut lane = Lane {
-        node: node.clone(),
-        handle,
-        rx,
-        session,
-        journal,
-        instance,
-        previous: None,
-        conns: HashMap::new(),
-        sent: HashMap::new(),
-        unwritten: Vec::new(),
-        shown,
-        tickets: Vec::new(),
-        behind: false,
-        health: node.log.follow_health(),
-        held: VecDeque::new(),
-        snapshot_bytes,
-        saving: None,
-        entombed: false,
-        children: HashMap::new(),
-        heard: Vec::new(),
-        follow: None,
-    };
+    let mut lane = Lane::new(node, handle, rx, session, journal, instance);
+    lane.snapshot_bytes = snapshot_bytes;
     if let Some(((conn, born), copy, ready)) = birth {
         lane.conns.extend(conn.map(|conn| (conn.id, conn)));
         let mut safe = lane.handle_now(born).await;
@@ -171,13 +153,55 @@ pub(super) struct Lane {
     pub(super) entombed: bool,
     /// Subagents that the agent has announced while the session is loaded, by the agent's id.
     pub(super) children: HashMap<String, Child>,
+    /// Those that it had before this daemon, until something is said about them.
+    pub(super) recalled: HashMap<String, (Key, Map<String, Value>)>,
     /// What was said about them and is not passed on yet.
     pub(super) heard: Vec<Heard>,
     /// The branch of its folder, from the first time that an instance has it.
     follow: Option<Follow>,
+    /// Records could not be written and never will be.
+    pub(super) is_undone: bool,
+    /// The next daemon goes on from here.
+    pub(super) handed_over: Option<oneshot::Sender<()>>,
 }
 
 impl Lane {
+    pub(super) fn new(
+        node: &Arc<Node>,
+        handle: LaneHandle,
+        rx: mpsc::Receiver<LaneMsg>,
+        session: Session,
+        journal: Journal,
+        instance: Option<Arc<Instance>>,
+    ) -> Self {
+        Self {
+            node: node.clone(),
+            handle,
+            rx,
+            shown: session.view().seq,
+            session,
+            journal,
+            instance,
+            previous: None,
+            conns: HashMap::new(),
+            sent: HashMap::new(),
+            unwritten: Vec::new(),
+            tickets: Vec::new(),
+            behind: false,
+            health: node.log.follow_health(),
+            held: VecDeque::new(),
+            snapshot_bytes: 0,
+            saving: None,
+            entombed: false,
+            children: HashMap::new(),
+            recalled: HashMap::new(),
+            heard: Vec::new(),
+            follow: None,
+            is_undone: false,
+            handed_over: None,
+        }
+    }
+
     async fn run(mut self) {
         let mut batch = Vec::new();
         let mut alarm = Alarm::new();
@@ -216,7 +240,7 @@ impl Lane {
                 break;
             }
             let mut effects = Vec::new();
-            let mut handled = Vec::new();
+            let mut handled = Handled::default();
             let mut promised = Vec::new();
             let paused = self.node.log.health().is_behind();
             if !paused {
@@ -241,17 +265,15 @@ impl Lane {
             self.make_children().await;
             let safe = self.carry_out(effects).await;
             self.tell_children().await;
-            if let Some(instance) = &self.instance {
-                for (done, end) in handled {
-                    instance.handled(&done, end);
-                }
-            }
+            self.is_undone |= !safe;
+            self.tell_handled(handled).await;
             self.publish();
             promised.into_iter().filter(|_| safe).for_each(Promise::keep);
             self.snapshot();
             if self.entombed {
                 break;
             }
+            self.hand_over().await;
         }
         self.finish().await;
     }
@@ -283,12 +305,7 @@ impl Lane {
         }
     }
 
-    fn take(
-        &mut self,
-        message: LaneMsg,
-        effects: &mut Vec<Effect>,
-        handled: &mut Vec<(Arc<std::sync::atomic::AtomicU64>, u64)>,
-    ) {
+    fn take(&mut self, message: LaneMsg, effects: &mut Vec<Effect>, handled: &mut Handled) {
         let now = self.node.now();
         let input = match message {
             LaneMsg::Input(input) => {
@@ -301,15 +318,19 @@ impl Lane {
                 self.conns.entry(conn.id).or_insert(conn);
                 input
             }
-            LaneMsg::Agent { message, at, done } => {
+            LaneMsg::Answered { number, input, ack, done } => {
+                handled.note(done, ack);
+                handled.answers.push(number);
+                input
+            }
+            LaneMsg::Agent { message, at, ack, done } => {
                 let ours = self.instance.as_ref().is_some_and(|i| i.id == at.source.instance);
-                handled.retain(|(other, _)| !Arc::ptr_eq(other, &done));
-                handled.push((done, at.source.end));
+                handled.note(done, ack);
                 if !ours {
                     // A late frame of an instance that is not the owner any more.
                     return;
                 }
-                self.hear_child(&message);
+                self.hear_child(&message, &at);
                 let about = self.request_it_is_about(&message);
                 Input::Agent { message, at, about }
             }
@@ -322,6 +343,10 @@ impl Lane {
                     return;
                 }
                 input
+            }
+            LaneMsg::HandOver(tx) => {
+                self.handed_over = Some(tx);
+                return;
             }
             // Taken before, because somebody waits for its end.
             LaneMsg::Durable { .. } | LaneMsg::Command { .. } => return,
@@ -349,7 +374,7 @@ impl Lane {
     }
 
     /// Tells the directory what is loaded here and what the records add up to.
-    fn publish(&mut self) {
+    pub(super) fn publish(&mut self) {
         if matches!(self.session.phase(), Phase::Cold)
             && let Some(instance) = self.instance.take()
         {

@@ -6,6 +6,7 @@
 
 mod alarm;
 mod behind;
+mod carrying;
 mod catch_up;
 mod children;
 mod copying;
@@ -27,6 +28,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
 
+pub use carrying::Carry;
 pub use copying::Copy;
 pub use lane::{Start, spawn};
 
@@ -43,6 +45,19 @@ pub enum LaneMsg {
         message: Message,
         /// Where it ended.
         at: Position,
+        /// What may be acknowledged once it has been handled.
+        ack: u64,
+        /// Position of this session's last handled frame.
+        done: Arc<AtomicU64>,
+    },
+    /// The agent's answer to a request for this session.
+    Answered {
+        /// Number of the request.
+        number: u64,
+        /// `Input::AgentAnswer`.
+        input: Input,
+        /// What may be acknowledged once it has been handled.
+        ack: u64,
         /// Position of this session's last handled frame.
         done: Arc<AtomicU64>,
     },
@@ -60,6 +75,9 @@ pub enum LaneMsg {
         /// `Input::Ended`.
         input: Input,
     },
+    /// The daemon ends and another one goes on: everything up to here is written and synced, then
+    /// told, and nothing more is taken.
+    HandOver(oneshot::Sender<()>),
     /// Inputs of the machine, taken as one; `done` is told when what follows from them is durable
     /// and shown.
     Durable {

@@ -4,7 +4,7 @@
 //! Plain threads and plain copies: the shim knows no methods and keeps nothing. When the daemon
 //! goes away it ends, as an agent would.
 
-mod daemon;
+pub mod daemon;
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

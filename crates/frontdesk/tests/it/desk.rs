@@ -303,6 +303,19 @@ impl Desk {
         }
     }
 
+    /// Kills the daemon and all holders with SIGKILL: their agents end with them.
+    pub(crate) fn kill_all(&mut self) {
+        self.kill9();
+        let is_holder = |pid: &i32| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).nth(1) == Some(b"hold")
+        };
+        for holder in marked_processes(&self.mark).into_iter().filter(is_holder) {
+            let _ = kill(Pid::from_raw(holder), Signal::SIGKILL);
+        }
+        self.wait_instances(0, STOPPED);
+    }
+
     /// Sends SIGTERM and waits for the end; the exit status.
     pub(crate) fn stop(&mut self) -> ExitStatus {
         let mut daemon = self.daemon.take().expect("no daemon runs");

@@ -81,7 +81,7 @@ fn a_crash_is_made_good_before_anybody_is_served() {
     let _running = one.begin("session/prompt", prompt(&busy, "say second\nwait 20000"));
     one.wait_update(&busy, from, "the turn", |it| it["content"]["text"] == "second");
     assert!(touched(&desk).contains(&busy), "{}", touched(&desk));
-    desk.kill9();
+    desk.kill_all();
     drop(one);
     desk.start();
     let mut two = client(&desk);

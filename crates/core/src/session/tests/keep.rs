@@ -23,7 +23,9 @@ fn payloads(effects: &[Effect], kind: &Kind) -> Vec<Value> {
 /// What the agent is answered.
 fn replies(effects: &[Effect]) -> Vec<Value> {
     let frames = effects.iter().filter_map(|effect| match effect {
-        Effect::Reply(frame) => Some(serde_json::from_slice(frame).unwrap()),
+        Effect::Notify(frame) | Effect::Settle { frame: Some(frame), .. } => {
+            Some(serde_json::from_slice(frame).unwrap())
+        }
         _ => None,
     });
     frames.collect()
@@ -44,7 +46,7 @@ fn titles(effects: &[Effect]) -> Vec<(u64, String, String)> {
 fn end_turn(bench: &mut Bench, started: &[Effect]) {
     let tag = sent(started);
     let frame = frame(r#"{"id":9,"result":{"stopReason":"end_turn"}}"#);
-    bench.run(Input::AgentAnswer { tag, frame });
+    bench.answered(tag, frame);
 }
 
 fn rename(name: &str) -> Input {

@@ -139,7 +139,7 @@ impl World {
                     }
                     self.at_agent.push((tag, method));
                 }
-                Effect::Reply(frame) => {
+                Effect::Settle { frame: Some(frame), .. } => {
                     if let Ok(Message::Response(answer)) = Message::parse(frame) {
                         let id = answer.id().unwrap().to_owned();
                         assert!(self.agent_waits.remove(&id), "the agent was answered twice: {id}");
@@ -156,6 +156,9 @@ impl World {
                 | Effect::CatchUp { .. }
                 | Effect::EndStuck => self.work.push(effect),
                 Effect::Tell { .. }
+                | Effect::Owe { .. }
+                | Effect::Settle { frame: None, .. }
+                | Effect::Notify(_)
                 | Effect::Sync
                 | Effect::CancelSent(_)
                 | Effect::Joined { .. }
@@ -335,7 +338,8 @@ impl World {
         } else {
             r#"{"id":1,"error":{"code":-32603,"message":"x"}}"#
         };
-        self.step(Input::AgentAnswer { tag, frame: frame(text) });
+        let effects = self.bench.answered(tag, frame(text));
+        self.look(effects);
     }
 
     fn shell_works(&mut self, well: bool) {

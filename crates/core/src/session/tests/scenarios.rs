@@ -6,10 +6,7 @@ const ASK: &str = r#"{"id":5,"method":"session/request_permission","params":{"se
 const CHUNK: &str = r#"{"method":"session/update","params":{"sessionId":"n","update":{"sessionUpdate":"agent_message_chunk"}}}"#;
 
 fn end_turn(bench: &mut Bench, tag: Tag) -> Vec<Effect> {
-    bench.run(Input::AgentAnswer {
-        tag,
-        frame: frame(r#"{"id":9,"result":{"stopReason":"end_turn"}}"#),
-    })
+    bench.answered(tag, frame(r#"{"id":9,"result":{"stopReason":"end_turn"}}"#))
 }
 
 fn hop_of(effects: &[Effect]) -> Box<str> {
@@ -423,7 +420,7 @@ fn a_mode_that_one_client_sets_is_told_to_the_others_and_to_later_ones() {
     let effects = bench.run(Input::Forward { conn: ConnId(2), frame: set });
     assert_eq!(words(&effects), ["send session/set_mode"]);
     let tag = sent(&effects);
-    let effects = bench.run(Input::AgentAnswer { tag, frame: frame(r#"{"id":1,"result":{}}"#) });
+    let effects = bench.answered(tag, frame(r#"{"id":1,"result":{}}"#));
     assert_eq!(words(&effects), ["write options", "tell c1 session/update", "answer c2 8 ok"]);
     let effects = bench.attach(3, How::Resume);
     let frame = answer_of(&effects);
@@ -526,8 +523,8 @@ fn an_elicitation_about_a_request_goes_to_its_sender_with_its_own_id() {
     let tag = sent(&effects);
     let text = r#"{"id":4,"method":"elicitation/create","params":{"requestId":17,"mode":"form"}}"#;
     let message = Message::parse(Bytes::from_static(text.as_bytes())).unwrap();
-    let source = Source { instance: InstanceId("i".into()), end: 900 };
-    let at = Position { source, part: 0 };
+    let source = Source { instance: InstanceId("i".into()), end: 900, part: 0 };
+    let at = Position { source };
     let effects =
         bench.run(Input::Agent { message: message.clone(), at: at.clone(), about: Some(tag) });
     assert_eq!(words(&effects), ["reply -31008"], "client 1 shows no elicitations");

@@ -31,6 +31,9 @@ pub struct LinkReceiver {
     hello: Option<Box<Hello>>,
     /// Events that came with the greeting.
     early: Vec<LinkEvent>,
+    limit_bytes: usize,
+    /// Output may begin behind the offset that was asked for.
+    may_skip: bool,
     is_gone: bool,
     is_lost: bool,
 }
@@ -56,9 +59,18 @@ impl LinkReceiver {
             lines: Lines::new(limit, from_offset),
             hello: None,
             early: Vec::new(),
+            limit_bytes: limit,
+            may_skip: false,
             is_gone: false,
             is_lost: false,
         }
+    }
+
+    /// Output will come from here on, or from further on where that was given back meanwhile. A
+    /// holder gives output back at the end of a line only.
+    pub(super) fn begin_at(&mut self, from_offset: u64) {
+        self.lines = Lines::new(self.limit_bytes, from_offset);
+        self.may_skip = true;
     }
 
     /// Waits for the holder's first message.
@@ -113,24 +125,29 @@ impl LinkReceiver {
     }
 
     fn hear(&mut self, bytes: &[u8], out: &mut Vec<LinkEvent>) -> Read {
-        let Self { shared, decoder, lines, hello, is_gone, .. } = self;
+        let Self { shared, decoder, lines, hello, is_gone, limit_bytes, may_skip, .. } = self;
         let mut has_gap = false;
         let heard = decoder.feed(bytes, |message| match message {
             ToDaemon::Hello(greeting) => *hello = Some(greeting),
-            ToDaemon::Out { offset, bytes } => match lines.offset().checked_sub(offset) {
-                // Bytes that were had before are passed over.
-                Some(known) => {
-                    let known = usize::try_from(known).unwrap_or(usize::MAX).min(bytes.len());
-                    lines.feed(&bytes[known..], |line| out.push(line.into()));
+            ToDaemon::Out { offset, bytes } => {
+                if std::mem::take(may_skip) && offset > lines.offset() {
+                    *lines = Lines::new(*limit_bytes, offset);
                 }
-                None => has_gap = true,
-            },
+                match lines.offset().checked_sub(offset) {
+                    // Bytes that were had before are passed over.
+                    Some(known) => {
+                        let known = usize::try_from(known).unwrap_or(usize::MAX).min(bytes.len());
+                        lines.feed(&bytes[known..], |line| out.push(line.into()));
+                    }
+                    None => has_gap = true,
+                }
+            }
             ToDaemon::Accepted { number } => out.push(LinkEvent::Accepted(number)),
             ToDaemon::Refused { number, reason } => out.push(LinkEvent::Refused(number, reason)),
             ToDaemon::InputClosed => out.push(LinkEvent::InputClosed),
             ToDaemon::AgentExited(exit) => out.push(LinkEvent::AgentExited(exit)),
             ToDaemon::Eof { end } => {
-                has_gap |= end > lines.offset();
+                has_gap |= end > lines.offset() && !*may_skip;
                 lines.finish(|line| out.push(line.into()));
                 out.push(LinkEvent::Eof { end });
                 shared.ack_at_once();

@@ -81,6 +81,16 @@ pub enum EndError {
     },
 }
 
+/// The holder that a folder below `run/instances` records, if it belongs to this boot.
+///
+/// # Errors
+/// If the record cannot be read, or the kernel does not tell its boot.
+pub fn recorded_holder(run_dir: &Path) -> io::Result<Option<ProcessId>> {
+    let boot = boot_id()?;
+    let record = Record::read(run_dir)?;
+    Ok(record.filter(|record| record.boot_id == boot).map(|record| record.holder))
+}
+
 /// Ends the instance whose folder below `run/instances` is `run_dir`: asks its holder, else signals
 /// holder and agent, proves that nothing is left, and removes the folder. `term` is the time
 /// between TERM and KILL. Its spools stay.

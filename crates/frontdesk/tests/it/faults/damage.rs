@@ -124,7 +124,7 @@ fn doctor_says_that_the_commit_log_is_ahead_and_the_next_start_plays_it() {
     let before = log(&mut one, &session);
     assert_eq!(before.last().expect("a record")["kind"], "turn_ended");
     drop(one);
-    desk.kill9();
+    desk.kill_all();
     // As after a power cut: the journal lacks its end, which the commit log has.
     let text = fs::read_to_string(&journal).expect("a journal");
     let cut = text.trim_end().rfind('\n').expect("some lines") + 1;
@@ -160,7 +160,7 @@ fn a_snapshot_is_written_while_a_session_runs_and_used_after_a_kill() {
     assert!(!one.is_answered(begun));
     assert!(fs::metadata(&journal).expect("a journal").len() > 60_000);
     let shown = seen(&one.updates(&session, 0));
-    desk.kill9();
+    desk.kill_all();
     desk.start();
     let mut later = client(&desk);
     let from = later.mark();

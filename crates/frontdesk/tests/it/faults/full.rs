@@ -168,7 +168,7 @@ fn a_disk_that_is_full_at_the_start_serves_what_is_there() {
     let session = new_session(&desk, &mut one);
     turn(&mut one, &session, "say hello");
     drop(one);
-    desk.kill9();
+    desk.kill_all();
     std::fs::remove_file(desk.home().join("data/reserve")).expect("there is a reserve");
     disk.fill();
     desk.start();

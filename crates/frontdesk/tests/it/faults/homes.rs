@@ -70,7 +70,7 @@ fn a_second_daemon_is_refused_and_a_dead_one_holds_nobody_up() {
     desk.kill9();
     assert!(desk.socket().exists(), "a killed daemon leaves its socket");
     desk.start();
-    assert_eq!(super::status(&mut client(&desk), &session).0, "inactive");
+    assert_eq!(super::status(&mut client(&desk), &session).0, "active");
     // The same where a shim has to start it.
     desk.kill9();
     let mut found = client(&desk);
@@ -186,8 +186,11 @@ fn a_home_whose_daemon_died_keeps_its_sessions_until_its_holders_have_ended() {
     let mut two = client(&second);
     let error = two.err("session/resume", place(&first, Some(&native)));
     assert_eq!(error.code, -31005, "{error:?}");
-    // A later daemon of the first home ends them; then it is.
+    // A later daemon of the first home goes on with it, and gives it up when asked.
     first.start();
+    let error = two.err("session/resume", place(&first, Some(&native)));
+    assert_eq!((error.code, &error.data["holder"]["pid"]), (-31005, &json!(first.daemon_pid())));
+    client(&first).ok("session/close", json!({ "sessionId": session }));
     two.ok("session/resume", place(&first, Some(&native)));
     turn(&mut two, &native, "say again");
     only_one_at_a_time(&store_of(shared.path()), &native);

@@ -58,7 +58,7 @@ fn a_session_is_named_by_its_first_prompt_until_a_person_names_it() {
         let params = json!({ "sessionId": session, "name": name });
         assert_eq!(one.err("_frontdesk/rename", params).code, -32602, "{name}");
     }
-    desk.kill9();
+    desk.kill_all();
     desk.start();
     // A cold one is renamed without being loaded, and tells its name behind the answer of a load.
     let mut three = client(&desk);
@@ -436,7 +436,7 @@ fn a_subagent_has_a_journal_of_its_own_and_asks_its_parents_clients() {
     let shown = String::from_utf8(desk.cli(&["show", &child]).stdout).unwrap();
     assert!(shown.contains(&format!("child of    {session}\n")), "{shown}");
 
-    desk.kill9();
+    desk.kill_all();
     desk.start();
     let mut two = client(&desk);
     assert_eq!(status(&mut two, &child).0, "inactive");

@@ -1,5 +1,6 @@
-//! kill -9 of the daemon at random moments: what was shown is in the journal, every turn has its
-//! ending, and no agent of the dead daemon is left when a session is called back.
+//! kill -9 of the daemon and its holders at random moments: what was shown is in the journal, every
+//! turn has its ending, and no agent of the dead daemon is left when a session is called back. (A
+//! daemon that dies alone is in `carry`.)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -140,7 +141,7 @@ fn kill_while_streaming(
         }
     }
     chance.pause(700);
-    desk.kill9();
+    desk.kill_all();
     for seat in &mut seats {
         assert!(seat.client.wait_exit(SOON).is_some(), "a shim outlives its daemon");
     }
@@ -219,7 +220,7 @@ fn answers_that_were_given_before_a_kill_stay_given() {
             .map(|at| begin_prompt(&mut one, &session, &format!("say {round}-{at}")))
             .collect();
         chance.pause(60);
-        desk.kill9();
+        desk.kill_all();
         assert!(one.wait_exit(SOON).is_some());
         let answered = begun.iter().filter(|it| one.is_answered(**it)).count();
         done += answered;

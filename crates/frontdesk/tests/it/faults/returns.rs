@@ -23,7 +23,7 @@ fn restarted(args: &[&str], kill: bool) -> (Desk, String, String) {
     turn(&mut one, &session, "say first");
     turn(&mut one, &session, "say second");
     if kill {
-        desk.kill9();
+        desk.kill_all();
         desk.start();
     } else {
         desk.restart();

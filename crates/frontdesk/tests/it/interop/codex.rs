@@ -180,7 +180,7 @@ fn the_whole_history_is_there_after_kill_9_and_there_are_never_two_agents() {
     for words in ["hello one", "hello two"] {
         first.turn(&session, words).0.unwrap();
     }
-    desk.kill9();
+    desk.kill_all();
     drop(first);
     desk.start();
 

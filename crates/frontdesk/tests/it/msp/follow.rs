@@ -21,7 +21,7 @@ fn what_was_shown_live_is_what_a_follower_from_the_start_is_shown_after_a_kill()
     hear(&one, from, "turn/completed", |_| true);
     let _ = acp.begin("session/prompt", crate::acp::prompt(&id, "stream 400 every 1"));
     hear(&one, from, "item/delta", |params| params["delta"].as_str().unwrap().contains("50 of"));
-    desk.kill9();
+    desk.kill_all();
     one.wait_end(super::EXIT);
     let shown = events(&one, from);
     desk.start();

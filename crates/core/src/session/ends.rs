@@ -1,0 +1,201 @@
+//! What a journal leaves open at the instance that has its session: the part of a fold that only a
+//! daemon needs which takes up the work of another one. Texts stay as they were written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::ids::Key;
+use crate::record::{Kind, Record};
+use crate::render::stored_params;
+
+/// Child sessions of one session that are remembered.
+const CHILDREN_MAX: usize = 4096;
+
+/// The open ends of one session at one instance.
+#[derive(Clone, Debug, Default)]
+pub struct Ends {
+    instance: String,
+    /// Requests of the agent that it is owed an answer for, by the instance's ledger.
+    owed: BTreeSet<Box<str>>,
+    /// Whether this instance claimed the session last, and then loaded it.
+    is_loaded: bool,
+    is_claimed: bool,
+    /// Place of the last frame of the instance that made a record.
+    pub(super) last: Option<(u64, u32)>,
+    /// The turn without an ending.
+    pub(super) turn: Option<Record>,
+    /// Prompts that wait: turn and record's payload.
+    pub(super) queued: Vec<(String, Bytes)>,
+    /// A turn that was closed as cancelled and whose answer has not come.
+    pub(super) stuck: Option<String>,
+    /// Questions without a settlement: interaction and payload.
+    pub(super) asks: Vec<(String, Bytes)>,
+    /// Settled questions whose answer the ledger does not have: both payloads.
+    pub(super) settled: Vec<(Bytes, Bytes)>,
+    children: BTreeMap<String, KnownChild>,
+}
+
+/// A child session that the agent has named.
+#[derive(Clone, Debug, Default)]
+pub struct KnownChild {
+    /// Its key, once it has a journal.
+    pub key: Option<Key>,
+    /// Title and state as last recorded.
+    pub told: Map<String, Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Facts {
+    instance: String,
+    turn: String,
+    interaction: String,
+    outcome: String,
+    hop: String,
+    late: bool,
+    result: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Update {
+    update: Child,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Child {
+    session_update: String,
+    session_id: String,
+}
+
+impl Ends {
+    /// Nothing yet; `owed` are the requests of the agent that the ledger says are not answered.
+    #[must_use]
+    pub fn new(instance: &str, owed: BTreeSet<Box<str>>) -> Self {
+        Self { instance: instance.to_owned(), owed, ..Self::default() }
+    }
+
+    /// Whether the instance has the session in memory.
+    #[must_use]
+    pub fn is_loaded(&self) -> bool {
+        self.is_loaded
+    }
+
+    /// Child sessions that the agent has named.
+    pub fn children(&self) -> impl Iterator<Item = (&str, &KnownChild)> {
+        self.children.iter().map(|(native, child)| (native.as_str(), child))
+    }
+
+    /// Folds records that follow what was folded before.
+    pub fn extend<'a>(&mut self, records: impl IntoIterator<Item = &'a Record>) {
+        records.into_iter().for_each(|record| self.apply(record));
+    }
+
+    fn apply(&mut self, record: &Record) {
+        let src = record.src.as_ref().filter(|src| *src.instance.0 == *self.instance);
+        self.last = self.last.max(src.map(crate::record::Source::place));
+        match record.kind {
+            Kind::Update | Kind::TurnLate => return self.learn_child(record),
+            Kind::Subagent => return self.know_child(record),
+            Kind::Claimed
+            | Kind::Loaded
+            | Kind::Closed
+            | Kind::Lost
+            | Kind::TurnQueued
+            | Kind::TurnStarted
+            | Kind::TurnEnded
+            | Kind::InteractionOpened
+            | Kind::InteractionSettled
+            | Kind::Note => {}
+            _ => return,
+        }
+        let facts: Facts = record.payload().unwrap_or_default();
+        match record.kind {
+            Kind::Claimed => {
+                self.forget();
+                self.is_claimed = facts.instance == self.instance;
+            }
+            Kind::Loaded => self.is_loaded = self.is_claimed,
+            Kind::Closed | Kind::Lost => self.forget(),
+            Kind::TurnQueued => self.queued.push((facts.turn, kept(&record.data))),
+            Kind::TurnStarted => {
+                self.queued.retain(|(turn, _)| *turn != facts.turn);
+                self.turn = Some(Record { data: kept(&record.data), ..record.clone() });
+            }
+            Kind::TurnEnded => self.end_turn(record, facts),
+            Kind::Note if facts.late && self.stuck.as_ref() == Some(&facts.turn) => {
+                self.stuck = None;
+            }
+            Kind::InteractionOpened => self.asks.push((facts.interaction, kept(&record.data))),
+            Kind::InteractionSettled => self.settle(record, &facts),
+            _ => {}
+        }
+    }
+
+    fn forget(&mut self) {
+        // Prompts that wait go on waiting for whoever loads the session next.
+        self.is_claimed = false;
+        self.is_loaded = false;
+        self.turn = None;
+        self.stuck = None;
+        self.asks.clear();
+        self.settled.clear();
+        self.children.clear();
+    }
+
+    fn end_turn(&mut self, record: &Record, facts: Facts) {
+        self.queued.retain(|(turn, _)| *turn != facts.turn);
+        let open = self.turn.take_if(|open| name_of(open) == facts.turn);
+        // The agent's own word has a result, and a source.
+        let ours = record.src.is_none() && facts.result.is_none();
+        if open.is_some() && ours && facts.outcome == "cancelled" {
+            self.stuck = Some(facts.turn);
+        }
+    }
+
+    fn settle(&mut self, record: &Record, facts: &Facts) {
+        let Some(at) = self.asks.iter().position(|(ask, _)| *ask == facts.interaction) else {
+            return;
+        };
+        let (_, opened) = self.asks.remove(at);
+        let hop = serde_json::from_slice::<Facts>(&opened).unwrap_or_default().hop;
+        if self.owed.contains(hop.as_str()) {
+            self.settled.push((opened, kept(&record.data)));
+        }
+    }
+
+    fn learn_child(&mut self, record: &Record) {
+        if memchr::memmem::find(&record.data, b"subagent_update").is_none() {
+            return;
+        }
+        let params = stored_params(&record.data);
+        if let Ok(Update { update }) = serde_json::from_slice::<Update>(&params)
+            && update.session_update == "subagent_update"
+            && self.children.len() < CHILDREN_MAX
+        {
+            self.children.entry(update.session_id).or_default();
+        }
+    }
+
+    fn know_child(&mut self, record: &Record) {
+        let Some(mut told) = record.payload::<Map<String, Value>>() else { return };
+        let Some(Value::String(native)) = told.remove("nativeId") else { return };
+        let key = told.remove("child").and_then(|key| key.as_str()?.parse().ok());
+        told.retain(|name, _| name == "title" || name == "state");
+        if self.children.contains_key(&native) || self.children.len() < CHILDREN_MAX {
+            self.children.insert(native, KnownChild { key, told });
+        }
+    }
+}
+
+fn name_of(turn: &Record) -> String {
+    turn.payload::<Facts>().unwrap_or_default().turn
+}
+
+/// A copy of its own: what was read shares the memory of everything read with it.
+fn kept(data: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(data)
+}

@@ -1,0 +1,752 @@
+//! A daemon that dies at any step against one that never does: the journals are the same in the end,
+//! the agent hears each prompt and each answer once.
+//!
+//! The world is a lane, a ledger, a holder and an agent in small. Every write and every send is a
+//! step, and a crash may come before any of them; then all that was in memory is gone.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fold::ApprovalMode;
+
+/// What the agent does in a turn, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Chunk,
+    /// Asks people and waits for the answer.
+    Ask,
+    /// Asks people and goes on; waits at the end of its turn.
+    AskAndGoOn,
+    /// Reads a file through a client.
+    Read,
+    /// Writes a file through a client.
+    Write,
+    /// Takes its last question back.
+    Withdraw,
+    /// Sends something that becomes no record.
+    Other,
+}
+
+/// One line of the ledger.
+#[derive(Clone, Debug)]
+enum Line {
+    Request { number: u64, turn: Option<Box<str>>, id: Box<str>, method: Box<str>, frame: Bytes },
+    Done(u64),
+    Owed(Box<str>, Option<Bytes>),
+    Settled { hop: Box<str>, sent: Option<(u64, Bytes)> },
+    Notified { number: u64, frame: Bytes },
+}
+
+/// The agent and its holder: what outlives a daemon.
+struct Agent {
+    script: Vec<Vec<Act>>,
+    /// Highest input number that was accepted.
+    last: u64,
+    /// All output: offset behind each frame, and its text.
+    output: Vec<(u64, String)>,
+    prompt: Option<(String, VecDeque<Act>)>,
+    prompts: usize,
+    next_id: u64,
+    waits: BTreeSet<u64>,
+    stands_at: Option<u64>,
+    asked: Vec<u64>,
+}
+
+impl Agent {
+    fn hear(&mut self, number: u64, frame: &Bytes) {
+        if number <= self.last {
+            return;
+        }
+        self.last = number;
+        match Message::parse(frame.clone()).unwrap() {
+            Message::Request(frame) => {
+                assert!(self.prompt.is_none(), "two prompts at once");
+                let acts = self.script[self.prompts].clone();
+                self.prompts += 1;
+                self.prompt = Some((frame.id().unwrap().to_owned(), acts.into()));
+            }
+            Message::Response(frame) => {
+                let id: u64 = frame.id().unwrap().parse().unwrap();
+                assert!(self.waits.remove(&id), "answered twice or never asked: {id}");
+                self.asked.retain(|asked| *asked != id);
+            }
+            Message::Notification(_) => {}
+        }
+        self.work();
+    }
+
+    fn say(&mut self, text: String) {
+        let end = self.output.last().map_or(0, |(end, _)| *end) + text.len() as u64 + 1;
+        self.output.push((end, text));
+    }
+
+    fn ask(&mut self, method: &str, more: &str) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.waits.insert(id);
+        self.say(format!(
+            r#"{{"id":{id},"method":"{method}","params":{{"sessionId":"n"{more}}}}}"#
+        ));
+        id
+    }
+
+    fn work(&mut self) {
+        const CHOICES: &str = r#","options":[{"optionId":"yes"}]"#;
+        while let Some((prompt, mut acts)) = self.prompt.take() {
+            if self.stands_at.is_some_and(|id| self.waits.contains(&id)) {
+                self.prompt = Some((prompt, acts));
+                return;
+            }
+            let Some(act) = acts.pop_front() else {
+                if self.waits.is_empty() {
+                    self.say(format!(r#"{{"id":{prompt},"result":{{"stopReason":"end_turn"}}}}"#));
+                } else {
+                    self.prompt = Some((prompt, acts));
+                }
+                return;
+            };
+            self.prompt = Some((prompt, acts));
+            match act {
+                Act::Chunk => {
+                    let at = self.output.len();
+                    self.say(format!(r#"{{"method":"session/update","params":{{"sessionId":"n","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"{at}"}}}}}}}}"#));
+                }
+                Act::Ask => self.stands_at = Some(self.ask("session/request_permission", CHOICES)),
+                Act::AskAndGoOn => {
+                    let id = self.ask("session/request_permission", CHOICES);
+                    self.asked.push(id);
+                }
+                Act::Read => {
+                    self.stands_at = Some(self.ask("fs/read_text_file", r#","path":"/x""#))
+                }
+                Act::Write => {
+                    self.stands_at =
+                        Some(self.ask("fs/write_text_file", r#","path":"/x","content":"y""#));
+                }
+                Act::Withdraw => {
+                    if let Some(id) = self.asked.pop() {
+                        self.say(format!(r#"{{"method":"$/cancel_request","params":{{"sessionId":"n","requestId":{id}}}}}"#));
+                    }
+                }
+                Act::Other => {
+                    self.say(r#"{"method":"_x/note","params":{"sessionId":"n"}}"#.to_owned());
+                }
+            }
+        }
+    }
+}
+
+/// The daemon is dead.
+#[derive(Debug)]
+struct Crashed;
+
+struct Desk {
+    // What outlives a daemon.
+    journal: Vec<Record>,
+    ledger: Vec<Line>,
+    agent: Agent,
+    /// What was acknowledged, and what was before that: the last word may be lost.
+    acked: [u64; 2],
+    // Memory.
+    session: Session,
+    /// Sent and not yet with the holder.
+    wire: VecDeque<(u64, Bytes)>,
+    tags: BTreeMap<u64, Tag>,
+    next: u64,
+    read_to: u64,
+    hops: BTreeMap<Box<str>, String>,
+    conn: u64,
+    // The fault.
+    steps: u64,
+    crash_at: Option<u64>,
+    luck: u64,
+    rules: bool,
+}
+
+impl Desk {
+    /// `rules`: the policy says yes to every question.
+    fn new(script: Vec<Vec<Act>>, rules: bool) -> Self {
+        let agent = Agent {
+            script,
+            last: 0,
+            output: Vec::new(),
+            prompt: None,
+            prompts: 0,
+            next_id: 0,
+            waits: BTreeSet::new(),
+            stands_at: None,
+            asked: Vec::new(),
+        };
+        let mut desk = Self {
+            journal: Vec::new(),
+            ledger: Vec::new(),
+            agent,
+            acked: [0, 0],
+            session: Bench::cold(View::default()).session,
+            wire: VecDeque::new(),
+            tags: BTreeMap::new(),
+            next: 1,
+            read_to: 0,
+            hops: BTreeMap::new(),
+            conn: 1,
+            steps: 0,
+            crash_at: None,
+            luck: 1,
+            rules,
+        };
+        let first = First { client: able(1), id: "1".into(), spelling: "key".into() };
+        let facts = desk.facts();
+        let born = Born { first: Some(first), facts, ..born() };
+        let effects = desk.handle(Input::Born(Box::new(born)));
+        desk.carry_out(effects).unwrap();
+        desk
+    }
+
+    fn facts(&self) -> AgentFacts {
+        AgentFacts { approval: self.rules.then_some(ApprovalMode::AllowAll), ..facts() }
+    }
+
+    fn handle(&mut self, input: Input) -> Vec<Effect> {
+        self.session.handle(input, Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 })
+    }
+
+    /// A choice of the world's.
+    fn chance(&mut self, bound: u64) -> u64 {
+        self.luck = self.luck.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.luck >> 33) % bound
+    }
+
+    /// Something that lasts is about to happen.
+    fn step(&mut self) -> Result<(), Crashed> {
+        self.steps += 1;
+        if self.crash_at == Some(self.steps) { Err(Crashed) } else { Ok(()) }
+    }
+
+    fn note(&mut self, line: Line) -> Result<(), Crashed> {
+        self.step()?;
+        self.ledger.push(line);
+        Ok(())
+    }
+
+    fn send(&mut self, number: u64, frame: Bytes) -> Result<(), Crashed> {
+        self.step()?;
+        self.wire.push_back((number, frame));
+        Ok(())
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// As the lane does: what is appended up to a sync is written before anything else of it.
+    fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), Crashed> {
+        let mut rest: VecDeque<Effect> = effects.into();
+        while !rest.is_empty() {
+            let end =
+                rest.iter().position(|e| matches!(e, Effect::Sync)).map_or(rest.len(), |at| at + 1);
+            let segment: Vec<Effect> = rest.drain(..end).collect();
+            for effect in &segment {
+                if let Effect::Append(record) = effect {
+                    self.step()?;
+                    assert_eq!(record.seq, self.journal.len() as u64 + 1);
+                    self.journal.push(record.clone());
+                }
+            }
+            for effect in segment {
+                self.perform(effect)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, effect: Effect) -> Result<(), Crashed> {
+        match effect {
+            Effect::Send { tag, frame, turn, .. } => {
+                let number = self.number();
+                let id: Box<str> = frame.id().unwrap().into();
+                let text = frame.spliced(Some(&number.to_string()), Some("\"n\""));
+                let method = frame.method.clone();
+                self.note(Line::Request { number, turn, id, method, frame: text.clone() })?;
+                self.tags.insert(number, tag);
+                self.send(number, text)
+            }
+            Effect::Notify(frame) => {
+                let number = self.number();
+                self.note(Line::Notified { number, frame: frame.clone() })?;
+                self.send(number, frame)
+            }
+            Effect::Owe { hop, frame } => self.note(Line::Owed(hop, frame)),
+            Effect::Settle { hop, frame: None } => self.note(Line::Settled { hop, sent: None }),
+            Effect::Settle { hop, frame: Some(frame) } => {
+                let number = self.number();
+                let sent = Some((number, frame.clone()));
+                self.note(Line::Settled { hop, sent })?;
+                self.send(number, frame)
+            }
+            Effect::Tell { conn, frame, hop: Some(hop) } if conn.0 == self.conn => {
+                self.hops.insert(hop, method(&frame));
+                Ok(())
+            }
+            Effect::Forget { hop, .. } => {
+                self.hops.remove(&hop);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The next thing that somebody does; `false` if nobody has anything to do.
+    fn go(&mut self) -> Result<bool, Crashed> {
+        // The client asks for everything first, each thing once.
+        let asked = self.session.view().turn_count as usize
+            + usize::from(self.session.view().open_turn.is_some())
+            + self.session.view().queued_turns.len();
+        if asked < self.agent.script.len() {
+            let frame = prompt(&asked.to_string(), &format!("p{asked}"));
+            let effects = self.handle(Input::Prompt { conn: ConnId(self.conn), frame });
+            self.carry_out(effects)?;
+            return Ok(true);
+        }
+        while let Some((number, frame)) = self.wire.pop_front() {
+            self.agent.hear(number, &frame);
+        }
+        if self.read_some()? {
+            return Ok(true);
+        }
+        // Files first, since a crash answers for a client that may have written one.
+        let files = self.hops.iter().find(|(_, method)| method.starts_with("fs/"));
+        let Some(hop) = files.or(self.hops.iter().next()).map(|(hop, _)| hop.clone()) else {
+            return Ok(false);
+        };
+        self.hops.remove(&hop);
+        let answer = frame(
+            r#"{"id":"h","result":{"content":"c","outcome":{"outcome":"selected","optionId":"yes"}}}"#,
+        );
+        let effects = self.handle(Input::Answer { conn: ConnId(self.conn), hop, frame: answer });
+        self.carry_out(effects)?;
+        Ok(true)
+    }
+
+    /// Reads a few frames as one batch, and acknowledges them when all is done.
+    fn read_some(&mut self) -> Result<bool, Crashed> {
+        let count = 1 + self.chance(4);
+        let next: Vec<(u64, String)> = self
+            .agent
+            .output
+            .iter()
+            .filter(|(end, _)| *end > self.read_to)
+            .take(usize::try_from(count).unwrap())
+            .cloned()
+            .collect();
+        let Some((last, _)) = next.last().cloned() else { return Ok(false) };
+        let mut effects = Vec::new();
+        let mut done = Vec::new();
+        for (end, text) in next {
+            let source = Source { instance: InstanceId("i".into()), end, part: 0 };
+            let at = Position { source };
+            let message = Message::parse(Bytes::from(text)).unwrap();
+            if let Message::Response(frame) = message {
+                let number: u64 = frame.id().unwrap().parse().unwrap();
+                // An answer that was dealt with before is late.
+                let Some(tag) = self.tags.remove(&number) else { continue };
+                effects.extend(self.handle(Input::AgentAnswer { tag, frame, at }));
+                done.push(number);
+            } else {
+                effects.extend(self.handle(Input::Agent { message, at, about: None }));
+            }
+        }
+        self.read_to = last;
+        self.carry_out(effects)?;
+        for number in done {
+            self.note(Line::Done(number))?;
+        }
+        self.step()?;
+        self.acked = [self.acked[1], last];
+        Ok(true)
+    }
+
+    /// Everything in memory is gone; the next daemon takes up what lasts.
+    fn take_up(&mut self) -> Result<(), Crashed> {
+        // Some of what was on its way had arrived, and in order.
+        for _ in 0..self.chance(self.wire.len() as u64 + 1) {
+            if let Some((number, frame)) = self.wire.pop_front() {
+                self.agent.hear(number, &frame);
+            }
+        }
+        self.wire.clear();
+        self.tags.clear();
+        self.hops.clear();
+        let from = self.acked[usize::from(self.chance(2) == 0)];
+        self.acked = [from, from];
+        self.read_to = from;
+        let (parts, unsent) = self.balance();
+        self.conn += 10;
+        for (number, frame) in unsent {
+            self.send(number, frame)?;
+        }
+        let mut view = View::default();
+        view.extend(&self.journal);
+        let mut ends = Ends::new("i", parts.owed.iter().map(|(hop, _)| hop.clone()).collect());
+        ends.extend(&self.journal);
+        assert!(ends.is_loaded());
+        let parts = Carry { ends, ..parts };
+        let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 };
+        let carried = Session::carried(view, parts, Arc::new(Limits::default()), now);
+        self.session = carried.session;
+        self.tags = carried.sent.into_iter().map(|(tag, number)| (number, tag)).collect();
+        // Tags of what is sent now come with the effects.
+        self.carry_out(carried.effects)?;
+        let attach = Attach {
+            client: able(self.conn),
+            id: "7".into(),
+            how: How::Resume,
+            spelling: "key".into(),
+            params: Bytes::from_static(b"{}"),
+        };
+        let effects = self.handle(Input::Attach(attach));
+        self.carry_out(effects)
+    }
+
+    /// What the ledger adds up to: what the machine needs, and what the holder lacks.
+    fn balance(&mut self) -> (Carry, Vec<(u64, Bytes)>) {
+        let mut carry = Carry { facts: self.facts(), ..Carry::default() };
+        let mut unsent = Vec::new();
+        let mut done = BTreeSet::new();
+        self.next = self.agent.last + 1;
+        for line in self.ledger.clone() {
+            let sent = match line {
+                Line::Request { number, turn, id, method, frame } => {
+                    let params = Bytes::new();
+                    carry.requests.push(SentRequest { number, turn, id, method, params });
+                    Some((number, frame))
+                }
+                Line::Done(number) => {
+                    done.insert(number);
+                    None
+                }
+                Line::Owed(hop, frame) => {
+                    carry.owed.push((hop, frame));
+                    None
+                }
+                Line::Settled { hop, sent } => {
+                    carry.owed.retain(|(other, _)| *other != hop);
+                    carry.answered.insert(hop);
+                    sent
+                }
+                Line::Notified { number, frame } => Some((number, frame)),
+            };
+            if let Some((number, frame)) = sent {
+                self.next = self.next.max(number + 1);
+                if number > self.agent.last {
+                    unsent.push((number, frame));
+                }
+            }
+        }
+        carry.requests.retain(|request| !done.contains(&request.number));
+        (carry, unsent)
+    }
+
+    /// To the end, through these crashes: each so many steps after the one before.
+    fn run(&mut self, crashes: &[u64]) {
+        let mut crashes = crashes.iter();
+        let mut is_down = false;
+        self.crash_at = crashes.next().map(|after| self.steps + after);
+        for _ in 0..10_000 {
+            let went = if is_down { self.take_up().map(|()| true) } else { self.go() };
+            match went {
+                Ok(false) => return,
+                Ok(true) => is_down = false,
+                Err(Crashed) => {
+                    is_down = true;
+                    self.crash_at = crashes.next().map(|after| self.steps + after);
+                }
+            }
+        }
+        panic!("it never ends: {:?}", self.agent.waits);
+    }
+}
+
+/// The same client however often it comes back: its key and name are in records.
+fn able(conn: u64) -> Client {
+    let can = ClientAbilities { read_text_file: true, write_text_file: true, ..client(1).can };
+    Client { conn: ConnId(conn), can, ..client(1) }
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => Just(Act::Chunk),
+        2 => Just(Act::Ask),
+        2 => Just(Act::AskAndGoOn),
+        2 => Just(Act::Read),
+        1 => Just(Act::Write),
+        1 => Just(Act::Withdraw),
+        1 => Just(Act::Other),
+    ]
+}
+
+/// The records as lines, so that a difference can be read.
+fn lines(journal: &[Record]) -> Vec<String> {
+    let line = |record: &Record| {
+        let mut line = Vec::new();
+        record.write_line(&mut line);
+        String::from_utf8(line).unwrap()
+    };
+    journal.iter().map(line).collect()
+}
+
+fn same_in_the_end(script: &[Vec<Act>], rules: bool, crashes: &[u64], luck: u64) {
+    let mut calm = Desk::new(script.to_vec(), rules);
+    calm.run(&[]);
+    let mut rough = Desk::new(script.to_vec(), rules);
+    rough.luck = luck;
+    rough.run(crashes);
+    for desk in [&calm, &rough] {
+        assert_eq!(desk.agent.prompts, script.len(), "each prompt was heard once");
+        assert!(desk.agent.waits.is_empty() && desk.agent.prompt.is_none());
+        assert_eq!(desk.session.view().turn_count, script.len() as u64);
+        assert!(desk.session.asks.is_empty() && desk.session.passes.is_empty());
+    }
+    assert_eq!(lines(&rough.journal), lines(&calm.journal));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_daemon_that_dies_leaves_the_journal_of_one_that_does_not(
+        script in proptest::collection::vec(proptest::collection::vec(act(), 0..7), 1..4),
+        crashes in proptest::collection::vec(1..40_u64, 0..6),
+        luck in any::<u64>(),
+        rules in any::<bool>(),
+    ) {
+        same_in_the_end(&script, rules, &crashes, luck);
+    }
+}
+
+#[test]
+fn a_crash_at_every_single_step_is_survived() {
+    use Act::{Ask, AskAndGoOn, Chunk, Other, Read, Withdraw, Write};
+    let script = [
+        vec![Chunk, Ask, Chunk, Read, AskAndGoOn, Chunk, Withdraw, Other, Chunk],
+        vec![AskAndGoOn, AskAndGoOn, Write, Chunk],
+        vec![],
+    ];
+    let mut calm = Desk::new(script.to_vec(), false);
+    calm.run(&[]);
+    assert!(calm.steps > 60, "{}", calm.steps);
+    for at in 1..=calm.steps {
+        for luck in 0..4 {
+            same_in_the_end(&script, luck == 3, &[at], luck);
+            same_in_the_end(&script, luck == 2, &[at, 1 + luck], luck);
+        }
+    }
+}
+
+fn record(seq: Seq, kind: Kind, data: &str) -> Record {
+    Record {
+        v: RECORD_VERSION,
+        seq,
+        epoch: 1,
+        at: Timestamp::UNIX_EPOCH,
+        kind,
+        src: None,
+        data: Bytes::copy_from_slice(data.as_bytes()),
+    }
+}
+
+/// A live session of the instance `i`, with these records behind its load.
+fn taken_up(more: &[(Kind, &str)], parts: Carry) -> Carried {
+    let mut journal = vec![
+        record(1, Kind::Claimed, r#"{"agent":"a","instance":"i"}"#),
+        record(2, Kind::Created, r#"{"agent":"a","nativeId":"n","cwd":"/w"}"#),
+        record(3, Kind::Loaded, r#"{"agent":"a","instance":"i","how":"new"}"#),
+    ];
+    for (kind, data) in more {
+        journal.push(record(journal.len() as u64 + 1, kind.clone(), data));
+    }
+    let mut view = View::default();
+    view.extend(&journal);
+    let mut ends = Ends::new("i", parts.owed.iter().map(|(hop, _)| hop.clone()).collect());
+    ends.extend(&journal);
+    assert!(ends.is_loaded());
+    let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 };
+    Session::carried(
+        view,
+        Carry { ends, facts: facts(), ..parts },
+        Arc::new(Limits::default()),
+        now,
+    )
+}
+
+fn sent_prompt(number: u64, turn: &str) -> SentRequest {
+    SentRequest {
+        number,
+        turn: Some(turn.into()),
+        id: "9".into(),
+        method: "session/prompt".into(),
+        params: Bytes::new(),
+    }
+}
+
+const STARTED: &str = r#"{"turn":"turn_4","client":"k1","requestId":"9","sender":"c","prompt":[{"type":"text","text":"x"}],"rest":{"_meta":{"a":1e2}}}"#;
+
+#[test]
+fn a_prompt_goes_out_as_it_came_in_where_nobody_sent_it() {
+    let carried = taken_up(&[(Kind::TurnStarted, STARTED)], Carry::default());
+    // It had no name yet either.
+    let [Effect::Append(named), Effect::Send { frame, turn, client, .. }] = &carried.effects[..]
+    else {
+        panic!("{:?}", carried.effects)
+    };
+    assert_eq!(named.kind, Kind::Renamed);
+    let params = frame.params().unwrap();
+    assert_eq!(
+        params,
+        r#"{"sessionId":"n","prompt":[{"type":"text","text":"x"}],"_meta":{"a":1e2}}"#
+    );
+    assert_eq!((turn.as_deref(), &**client, frame.id()), (Some("turn_4"), "k1", Some("9")));
+    let sent = Carry { requests: vec![sent_prompt(5, "turn_4")], ..Carry::default() };
+    let carried = taken_up(&[(Kind::TurnStarted, STARTED)], sent);
+    assert!(carried.effects.is_empty(), "it is at the agent");
+    assert_eq!(carried.sent.iter().map(|(_, number)| *number).collect::<Vec<_>>(), [5]);
+    assert_eq!(carried.session.state(), Some(State::Running));
+}
+
+#[test]
+fn the_rest_of_a_prompt_keeps_its_spelling() {
+    use super::super::carried::other_members;
+    let params =
+        r#"{ "_meta" : {"b": 1E2,"a":[ ]},"prompt":[],"x":"\u00e9","sessionId":"s","x":2}"#;
+    let rest = other_members(params).unwrap();
+    assert_eq!(rest, r#"{"_meta":{"b": 1E2,"a":[ ]},"x":"\u00e9","x":2}"#);
+    assert_eq!(other_members(r#"{"sessionId":"s","prompt":[]}"#), None);
+    assert_eq!(other_members("null"), None);
+}
+
+#[test]
+fn a_turn_that_was_closed_for_its_agent_still_holds_up_the_next() {
+    let ended = r#"{"turn":"turn_4","outcome":"cancelled","stopReason":"cancelled"}"#;
+    let queued = STARTED.replace("turn_4", "turn_6");
+    let records =
+        [(Kind::TurnStarted, STARTED), (Kind::TurnEnded, ended), (Kind::TurnQueued, &*queued)];
+    let sent = || Carry { requests: vec![sent_prompt(5, "turn_4")], ..Carry::default() };
+    let Carried { mut session, sent: waits, effects } = taken_up(&records, sent());
+    assert!(effects.is_empty() && session.queued_turns() == 1);
+    let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 5 };
+    let source = Source { instance: InstanceId("i".into()), end: 90, part: 0 };
+    let answer = frame(r#"{"id":5,"result":{"stopReason":"cancelled"}}"#);
+    let input = Input::AgentAnswer { tag: waits[0].0, frame: answer, at: Position { source } };
+    let effects = session.handle(input, now);
+    assert_eq!(
+        words(&effects),
+        ["write note", "write turn_started", "write renamed", "send session/prompt"]
+    );
+    // Once the late answer is recorded nothing is waited for.
+    let late = r#"{"turn":"turn_4","late":true,"answer":{}}"#;
+    let records = [records[0].clone(), records[1].clone(), (Kind::Note, late), records[2].clone()];
+    let carried = taken_up(&records, sent());
+    assert_eq!(
+        words(&carried.effects),
+        ["write turn_started", "write renamed", "send session/prompt"]
+    );
+}
+
+#[test]
+fn a_cancel_that_was_sent_runs_its_grace_and_one_of_before_does_not() {
+    for (cancelled, deadline) in [(None, false), (Some(4), false), (Some(6), true)] {
+        let requests = vec![sent_prompt(5, "turn_4")];
+        let parts = Carry { requests, cancelled, ..Carry::default() };
+        let mut carried = taken_up(&[(Kind::TurnStarted, STARTED)], parts);
+        let grace = Limits::default().cancel_grace_ms;
+        assert_eq!(carried.session.deadline_ms() == Some(grace), deadline, "{cancelled:?}");
+        let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: grace };
+        let effects = carried.session.handle(Input::Tick, now);
+        assert_eq!(words(&effects).contains(&"write turn_ended".to_owned()), deadline);
+    }
+}
+
+#[test]
+fn a_waiting_prompt_of_an_older_version_is_ended_and_not_forgotten() {
+    let queued = r#"{"turn":"turn_5","client":"k1","requestId":"9","sender":"c"}"#;
+    let sent = Carry { requests: vec![sent_prompt(5, "turn_4")], ..Carry::default() };
+    let carried = taken_up(&[(Kind::TurnStarted, STARTED), (Kind::TurnQueued, queued)], sent);
+    let [Effect::Append(ended)] = &carried.effects[..] else { panic!("{:?}", carried.effects) };
+    assert_eq!(ended.kind, Kind::TurnEnded);
+    assert!(String::from_utf8_lossy(&ended.data).contains("turn_5"));
+    assert!(carried.session.view().queued_turns.is_empty());
+}
+
+#[test]
+fn what_a_client_may_have_done_is_refused_and_what_changes_nothing_is_asked_again() {
+    let ask = |method: &str| {
+        Some(Bytes::from(format!(r#"{{"id":1,"method":"{method}","params":{{"sessionId":"n"}}}}"#)))
+    };
+    for method in ["fs/write_text_file", "terminal/create", "terminal/output"] {
+        let owed = vec![("i:9:0".into(), ask(method))];
+        let carried = taken_up(&[], Carry { owed, ..Carry::default() });
+        let [Effect::Settle { frame: Some(frame), .. }] = &carried.effects[..] else {
+            panic!("{method}: {:?}", carried.effects)
+        };
+        assert!(outcome(frame).starts_with('-'), "{method}");
+    }
+    for method in ["fs/read_text_file", "_x/y"] {
+        let owed = vec![("i:9:0".into(), ask(method))];
+        let Carried { mut session, effects, .. } =
+            taken_up(&[], Carry { owed, ..Carry::default() });
+        assert!(effects.is_empty(), "{method}");
+        // Nobody comes: it is answered in bounded time.
+        let mono_ms = Limits::default().ext_answer_ms;
+        assert_eq!(session.deadline_ms(), Some(mono_ms));
+        let effects = session.handle(Input::Tick, Now { wall: Timestamp::UNIX_EPOCH, mono_ms });
+        let settled = effects.iter().any(|it| matches!(it, Effect::Settle { frame: Some(_), .. }));
+        assert!(settled, "{method}: {effects:?}");
+    }
+}
+
+#[test]
+fn a_question_about_the_request_of_a_client_that_is_gone_is_asked_of_nobody() {
+    let opened = r#"{"interaction":"ask_5","method":"elicitation/create","requestId":"3","hop":"i:9:0","params":{"requestId":"mine","mode":"form"}}"#;
+    let records = [(Kind::TurnStarted, STARTED), (Kind::InteractionOpened, opened)];
+    let owed = vec![("i:9:0".into(), None)];
+    let requests = vec![sent_prompt(5, "turn_4")];
+    let Carried { mut session, .. } =
+        taken_up(&records, Carry { owed, requests, ..Carry::default() });
+    let mut client = client(2);
+    client.can.elicitation_form = true;
+    let params = Bytes::from_static(b"{}");
+    let attach = Attach { client, id: "7".into(), how: How::Resume, spelling: "n".into(), params };
+    let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 };
+    let effects = session.handle(Input::Attach(attach), now);
+    assert!(
+        !effects.iter().any(|it| matches!(it, Effect::Tell { hop: Some(_), .. })),
+        "{effects:?}"
+    );
+    assert_eq!(session.state(), Some(State::RequiresAction));
+}
+
+#[test]
+fn another_instances_records_and_claims_are_not_ours() {
+    let mut ends = Ends::new("i", BTreeSet::new());
+    ends.extend(&[record(1, Kind::Claimed, r#"{"instance":"j"}"#), record(2, Kind::Loaded, "{}")]);
+    assert!(!ends.is_loaded());
+    ends.extend(&[record(3, Kind::Claimed, r#"{"instance":"i"}"#)]);
+    assert!(!ends.is_loaded(), "it is being loaded");
+    ends.extend(&[record(4, Kind::Loaded, "{}")]);
+    assert!(ends.is_loaded());
+    let named =
+        r#"{"sessionId":"n","update":{"sessionUpdate":"subagent_update","sessionId":"child"}}"#;
+    ends.extend(&[record(5, Kind::Update, named)]);
+    let children: Vec<_> = ends.children().map(|(native, child)| (native, child.key)).collect();
+    assert_eq!(children, [("child", None)]);
+    let key = "01a22bb6-2da2-7132-b868-40a3a5d1f51f";
+    let told = format!(r#"{{"child":"{key}","nativeId":"child","state":"idle","x":1}}"#);
+    ends.extend(&[record(6, Kind::Subagent, &told)]);
+    let (_, child) = ends.children().next().unwrap();
+    assert_eq!(child.key, key.parse().ok());
+    assert_eq!(Value::from(child.told.clone()), json!({ "state": "idle" }));
+    ends.extend(&[record(7, Kind::Lost, "{}")]);
+    assert!(!ends.is_loaded() && ends.children().next().is_none());
+}

@@ -1,0 +1,431 @@
+//! What a daemon takes over from the one before it: instances whose holders run, the sessions they
+//! have loaded, and everything that was under way there (DESIGN section 6, "Holders").
+//!
+//! First each holder is looked at ([`survey`]); what cannot be carried on is ended and proven gone
+//! before anything else. Then the log is opened, and each instance is taken up: the sessions its
+//! ledger names are read, their lanes begin live, what was decided and not sent is sent, and only
+//! then its output is read, from the first byte that was not acknowledged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use frontdesk_core::fold::View;
+use frontdesk_core::ids::{InstanceId, Key, is_path_safe};
+use frontdesk_core::session::{Carry as Parts, Ends, SentRequest};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Node;
+use super::birth::facts;
+use super::directory::Row;
+use super::recover::from_snapshot;
+use crate::agent::facts::Facts;
+use crate::agent::instance::{Before, Instance, Parts as InstanceParts};
+use crate::agent::ledger::{self, Balance, Here, Ledger};
+use crate::agent::link::{self, LinkReceiver, Met};
+use crate::agent::proc::{self, EndError};
+use crate::config::{AgentConfig, Config};
+use crate::log::{LogError, Reader};
+use crate::paths::Paths;
+use crate::session::{Carry, LaneHandle, LaneMsg, Start};
+
+/// Bytes read from a journal at a time.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// An instance of an earlier daemon that can be carried on, if it has a session.
+#[derive(Debug)]
+pub struct Candidate {
+    id: InstanceId,
+    run_dir: PathBuf,
+    data_dir: PathBuf,
+    facts: Facts,
+    balance: Balance,
+    met: Met,
+}
+
+impl Candidate {
+    /// Name of its folders.
+    #[must_use]
+    pub fn folder_name(&self) -> &OsStr {
+        OsStr::new(&*self.id.0)
+    }
+}
+
+/// What holders of an earlier daemon there are.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Those that can be carried on.
+    pub candidates: Vec<Candidate>,
+    /// The folders of all others below `run/instances`: they have to be ended.
+    pub others: Vec<PathBuf>,
+}
+
+/// What was taken up.
+#[derive(Debug, Default)]
+pub struct TakenUp {
+    /// Sessions that are live as before.
+    pub sessions: usize,
+    /// Instances that go on, until they are read.
+    pub unread: Vec<Unread>,
+}
+
+/// An instance that goes on and whose output nobody reads yet.
+#[derive(Debug)]
+pub struct Unread {
+    instance: Arc<Instance>,
+    receiver: LinkReceiver,
+    claims: Vec<(Box<str>, Key)>,
+}
+
+/// A session of an instance, as its journal tells of it.
+struct Found {
+    native: Box<str>,
+    here: Here,
+    view: View,
+    bytes: u64,
+    ends: Ends,
+}
+
+/// What becomes of the sessions that an instance's ledger names.
+#[derive(Default)]
+struct Sorted {
+    carried: Vec<Found>,
+    /// The agent may have them, and nobody can tell.
+    doubtful: Vec<Box<str>>,
+}
+
+/// Looks at each holder below `run/instances`, all at once. Changes nothing.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Survey> {
+    let config = Arc::new(config.clone());
+    let mut looks = Vec::new();
+    for entry in std::fs::read_dir(paths.instances())? {
+        let run_dir = entry?.path();
+        if run_dir.is_dir() {
+            let data_dir = paths.spools().join(run_dir.file_name().unwrap_or_default());
+            let (config, folder) = (config.clone(), run_dir.clone());
+            let look = async move { look(&folder, data_dir, &config).await };
+            looks.push((run_dir, tokio::spawn(look)));
+        }
+    }
+    let mut survey = Survey::default();
+    for (run_dir, look) in looks {
+        match look.await {
+            Ok(Ok(candidate)) => survey.candidates.push(candidate),
+            Ok(Err(why)) => {
+                tracing::info!(path = %run_dir.display(), why, "a holder of an earlier daemon cannot be carried on");
+                survey.others.push(run_dir);
+            }
+            Err(_) => survey.others.push(run_dir),
+        }
+    }
+    Ok(survey)
+}
+
+/// Why a holder cannot be carried on is one plain sentence, for the log.
+async fn look(run_dir: &Path, data_dir: PathBuf, config: &Config) -> Result<Candidate, String> {
+    let name = run_dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if !is_path_safe(name) {
+        return Err("its folder is not that of an instance".to_owned());
+    }
+    let holder = proc::recorded_holder(run_dir)
+        .map_err(|error| format!("its record cannot be read: {error}"))?
+        .ok_or("the machine was started anew since, or it has no record")?;
+    if !proc::alive(&holder) {
+        return Err("it is gone".to_owned());
+    }
+    let facts = Facts::read(&data_dir)
+        .map_err(|error| format!("what it was started for cannot be read: {error}"))?
+        .ok_or("another version started it, or its agent never answered")?;
+    let agent = config.agents.iter().find(|agent| agent.name == facts.agent);
+    if !agent.is_some_and(|agent| facts.is_of(&agent.command)) {
+        return Err(format!("the configuration has no agent {:?} with its command", facts.agent));
+    }
+    let met = link::meet(run_dir, &config.limits)
+        .await
+        .map_err(|error| format!("it is silent: {error}"))?;
+    if met.hello.holder != holder || met.hello.instance != name {
+        return Err("its socket is another holder's".to_owned());
+    }
+    let balance =
+        ledger::read(&data_dir, met.hello.last_input).map_err(|error| error.to_string())?;
+    let id = InstanceId(name.into());
+    Ok(Candidate { id, run_dir: run_dir.to_path_buf(), data_dir, facts, balance, met })
+}
+
+impl Node {
+    /// Takes up all that can be carried on; instances without a session are ended. When this is
+    /// done, every carried session is live and in the directory; [`Node::read_on`] does the rest.
+    ///
+    /// # Errors
+    /// If the end of an instance that cannot be carried on is not proven.
+    pub async fn take_up(self: &Arc<Self>, found: Vec<Candidate>) -> Result<TakenUp, EndError> {
+        let tasks: Vec<_> = found
+            .into_iter()
+            .map(|candidate| {
+                let (node, run_dir) = (self.clone(), candidate.run_dir.clone());
+                (run_dir, tokio::spawn(async move { node.take_up_one(candidate).await }))
+            })
+            .collect();
+        let mut taken = TakenUp::default();
+        for (run_dir, task) in tasks {
+            match task.await {
+                Ok(unread) => {
+                    if let Some(unread) = unread? {
+                        taken.sessions += unread.claims.len();
+                        taken.unread.push(unread);
+                    }
+                }
+                Err(error) => {
+                    // Half taken up is worse than ended.
+                    tracing::error!(path = %run_dir.display(), %error, "failed to take an instance up");
+                    self.end_instance(&run_dir).await?;
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Reads what was taken up, from where it was not acknowledged. The index has begun: what is read
+    /// may name other sessions.
+    pub fn read_on(self: &Arc<Self>, unread: Vec<Unread>) {
+        for Unread { instance, receiver, claims } in unread {
+            self.read_instance(&instance, receiver);
+            self.renew_claims(&instance, claims);
+        }
+    }
+
+    /// `None` where no session goes on: the instance has been ended then.
+    async fn take_up_one(
+        self: &Arc<Self>,
+        candidate: Candidate,
+    ) -> Result<Option<Unread>, EndError> {
+        let (run_dir, data_dir) = (candidate.run_dir.clone(), candidate.data_dir.clone());
+        let agent = self.agent(&candidate.facts.agent);
+        let sorted = sort(&candidate).await;
+        let began = match agent {
+            Some(agent) if !sorted.carried.is_empty() => self.go_on(candidate, agent, sorted).await,
+            _ => None,
+        };
+        if began.is_some() {
+            return Ok(began);
+        }
+        self.end_instance(&run_dir).await?;
+        self.remove_spool(&data_dir);
+        Ok(None)
+    }
+
+    async fn end_instance(&self, run_dir: &Path) -> Result<(), EndError> {
+        let term = Duration::from_millis(self.limits.stop_term_ms);
+        let ended = proc::end_recorded(run_dir, term).await?;
+        tracing::info!(path = %run_dir.display(), ?ended, "ended an instance that is not carried on");
+        Ok(())
+    }
+
+    /// The instance goes on with its sessions; `None` if its ledger cannot be written.
+    async fn go_on(
+        self: &Arc<Self>,
+        candidate: Candidate,
+        agent: Arc<AgentConfig>,
+        sorted: Sorted,
+    ) -> Option<Unread> {
+        let Candidate { id, run_dir, data_dir, facts, mut balance, met } = candidate;
+        let Sorted { carried, doubtful } = sorted;
+        let wanted = wanted_requests(&balance, &carried);
+        let mut ledger = match Ledger::resume(&data_dir, &balance, met.hello.last_input) {
+            Ok(ledger) => ledger,
+            Err(error) => {
+                tracing::error!(instance = %id, %error, "failed to go on with a ledger");
+                return None;
+            }
+        };
+        for request in balance.requests.iter().filter(|sent| !wanted.contains(&sent.number)) {
+            // Whoever asked is gone, and nothing of it is to be learned.
+            if let Err(error) = ledger.done(request.number) {
+                tracing::warn!(instance = %id, %error, "failed to write the ledger");
+            }
+        }
+        let unwanted: BTreeSet<u64> =
+            balance.requests.iter().map(|it| it.number).filter(|it| !wanted.contains(it)).collect();
+        balance.unaccepted.retain(|(number, _)| !unwanted.contains(number));
+        let link = met.attach();
+        let pid = u32::try_from(link.hello.agent.pid).ok();
+        let before = Before {
+            since: Some(facts.since),
+            accepted: link.hello.last_input,
+            acked: link.hello.out_start,
+            answered: balance.settled.clone(),
+            kept: balance.kept.clone(),
+        };
+        let (sender, receiver) = link.split();
+        let instance = Arc::new(Instance::new(InstanceParts {
+            id,
+            agent,
+            pid,
+            cwd: facts.cwd,
+            greeting: facts.greeting,
+            link: sender,
+            ledger,
+            limits: self.limits.clone(),
+            data_dir,
+            run_dir,
+            paused: self.log.follow_paused(),
+            before,
+        }));
+        instance.set_initialized(facts.initialize);
+        for native in doubtful {
+            instance.keep(&native).await;
+        }
+        // In the order of their numbers, before anything that has a new one.
+        if let Err(error) = instance.send_again(std::mem::take(&mut balance.unaccepted)).await {
+            // Its end is read below, and its sessions hear of it.
+            tracing::warn!(instance = %instance.id, error = %error.message, "an instance ended while it was taken up");
+        }
+        let claims: Vec<(Box<str>, Key)> =
+            carried.iter().map(|found| (found.native.clone(), found.here.key)).collect();
+        let mut begun = Vec::new();
+        for found in carried {
+            begun.push(self.begin_lane(&instance, found, &balance, &wanted));
+        }
+        for ready in begun {
+            // A lane that cannot open its journal has said so, and ends.
+            let _ = ready.await;
+        }
+        tracing::info!(instance = %instance.id, pid, sessions = claims.len(), "carries an instance on");
+        Some(Unread { instance, receiver, claims })
+    }
+
+    fn begin_lane(
+        self: &Arc<Self>,
+        instance: &Arc<Instance>,
+        found: Found,
+        balance: &Balance,
+        wanted: &BTreeSet<u64>,
+    ) -> oneshot::Receiver<()> {
+        let Found { native, here, view, bytes, ends } = found;
+        let facts = facts(instance, view.epoch);
+        let requests = balance
+            .requests
+            .iter()
+            .filter(|sent| sent.session == native && wanted.contains(&sent.number))
+            .map(|sent| SentRequest {
+                number: sent.number,
+                turn: sent.turn.clone(),
+                id: sent.id.clone(),
+                method: sent.method.clone(),
+                params: sent.params.clone(),
+            });
+        let owed = balance.owed.iter().filter(|owed| owed.session == native);
+        let requests = requests.collect();
+        let owed = owed.map(|owed| (owed.hop.clone(), owed.frame.clone())).collect();
+        instance.adopt_children(&native, ends.children().map(|(child, _)| child));
+        let parts = Parts {
+            ends,
+            facts,
+            requests,
+            owed,
+            answered: balance.settled.clone(),
+            cancelled: balance.cancelled.get(&native).copied(),
+        };
+        self.directory.insert(Row::cold(here.key, view.clone(), here.journal.clone(), bytes));
+        let (lane, rx): (_, mpsc::Receiver<LaneMsg>) =
+            LaneHandle::new(here.key, self.limits.lane_messages);
+        instance.route(&native, &lane);
+        let (ready, is_ready) = oneshot::channel();
+        let instance = instance.clone();
+        let carry = Carry { path: here.journal, view, parts, instance, ready };
+        self.start_born(lane, rx, Start::Carried(Box::new(carry)));
+        is_ready
+    }
+
+    /// The claim files are held by the holder; that this daemon is behind it now is new.
+    fn renew_claims(self: &Arc<Self>, instance: &Arc<Instance>, claims: Vec<(Box<str>, Key)>) {
+        let (node, instance) = (self.clone(), instance.clone());
+        tokio::spawn(async move {
+            for (native, key) in claims {
+                let renewed = node.claim(&instance, &native, &key.to_string(), true).await;
+                if let Err(error) = renewed {
+                    tracing::warn!(instance = %instance.id, error = %error.message, "failed to renew a claim");
+                }
+            }
+        });
+    }
+}
+
+/// Reads the sessions that an instance's ledger names, and tells those that it has for sure from
+/// those that it may have.
+async fn sort(candidate: &Candidate) -> Sorted {
+    let mut sorted = Sorted::default();
+    let owed: BTreeMap<Box<str>, BTreeSet<Box<str>>> =
+        candidate.balance.owed.iter().fold(BTreeMap::new(), |mut all, owed| {
+            all.entry(owed.session.clone()).or_default().insert(owed.hop.clone());
+            all
+        });
+    for (native, here) in &candidate.balance.here {
+        let ends = Ends::new(&candidate.id.0, owed.get(native).cloned().unwrap_or_default());
+        let path = here.journal.clone();
+        let read = tokio::task::spawn_blocking(move || read(&path, ends)).await;
+        let (view, ends, bytes) = match read {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => {
+                tracing::warn!(session = %here.key, %error, "failed to read the journal of a session to carry on");
+                sorted.doubtful.push(native.clone());
+                continue;
+            }
+            Err(_) => continue,
+        };
+        let is_here = view.loaded_by.as_deref() == Some(&*candidate.id.0) && !view.deleted;
+        if !is_here {
+            continue;
+        }
+        let is_sure = ends.is_loaded()
+            && view.native.as_deref() == Some(&**native)
+            && !candidate.balance.closing.contains(native);
+        if is_sure {
+            let (native, here) = (native.clone(), here.clone());
+            sorted.carried.push(Found { native, here, view, bytes, ends });
+        } else {
+            sorted.doubtful.push(native.clone());
+        }
+    }
+    sorted
+}
+
+fn read(path: &Path, mut ends: Ends) -> Result<(View, Ends, u64), LogError> {
+    // A snapshot from before the session was loaded hides nothing that is open now.
+    let snapshot = from_snapshot(path).filter(|(view, _)| {
+        view.loaded_by.is_none() && view.open_turn.is_none() && view.queued_turns.is_empty()
+    });
+    let (mut view, mut reader) = match snapshot {
+        Some(found) => found,
+        None => (View::default(), Reader::open(path)?),
+    };
+    loop {
+        let batch = reader.read_batch(BATCH_BYTES)?;
+        if batch.is_empty() {
+            // A whole last line that lacks only its line end counts.
+            let last = reader.finish();
+            view.extend(&last);
+            ends.extend(&last);
+            return Ok((view, ends, reader.offset()));
+        }
+        view.extend(&batch);
+        ends.extend(&batch);
+    }
+}
+
+/// Requests whose answers a carried session still makes something of.
+fn wanted_requests(balance: &Balance, carried: &[Found]) -> BTreeSet<u64> {
+    let is_carried = |native: &str| carried.iter().any(|found| *found.native == *native);
+    let wanted = balance
+        .requests
+        .iter()
+        .filter(|sent| !sent.client.is_empty() && is_carried(&sent.session))
+        // A fork's answer names a session that nobody here waits for.
+        .filter(|sent| &*sent.method != "session/fork");
+    wanted.map(|sent| sent.number).collect()
+}
