@@ -205,7 +205,7 @@ fn lists(scale: &Scale, report: &mut Report, wire: &mut Wire) -> Result<()> {
 }
 
 /// Waits until the daemon can say that an id is unknown.
-fn complete(wire: &mut Wire) -> Result<()> {
+pub(crate) fn complete(wire: &mut Wire) -> Result<()> {
     let until = Instant::now() + COMPARED;
     let line = request(1, "session/status", r#"{"sessionId":"nobody"}"#);
     loop {
