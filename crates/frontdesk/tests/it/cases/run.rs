@@ -85,6 +85,10 @@ impl Run {
         if run.boot["agents"].is_null() {
             run.boot["agents"] = json!({ "a1": {} });
         }
+        for (name, value) in run.boot["env"].as_object().into_iter().flatten() {
+            let value = value.as_str().ok_or(format!("{name} in the environment is no text"))?;
+            run.place.env.push((name.clone(), value.to_owned()));
+        }
         run.agents()?;
         puppets::listen(&run.world, &run.place.puppets())?;
         Ok(run)
