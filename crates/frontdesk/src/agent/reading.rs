@@ -320,7 +320,10 @@ fn learn_child(instance: &Instance, parent: &str, frame: &Frame) {
     {
         let mut shared = lock(&instance.shared);
         let root = shared.children.get(parent).cloned().unwrap_or_else(|| parent.into());
-        if shared.children.len() < 4096 && !shared.routes.contains_key(child) {
+        let is_known = shared.children.contains_key(child);
+        let siblings = || shared.children.values().filter(|known| **known == root).count();
+        let fits = is_known || siblings() < instance.limits.session_children as usize;
+        if fits && !shared.routes.contains_key(child) {
             shared.children.insert(child.into(), root);
         }
     }
