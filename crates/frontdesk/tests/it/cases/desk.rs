@@ -133,7 +133,7 @@ pub(super) fn configuration(place: &Place, boot: &Value) -> String {
         }
     }
     let _ = writeln!(out, "[limits]");
-    let mut limits = vec![("agent_start_ms".to_owned(), 8_000), ("drain_s".to_owned(), 1)];
+    let mut limits = vec![("agent_start_ms".to_owned(), 20_000), ("drain_s".to_owned(), 1)];
     for name in [
         "agent_open_ms",
         "agent_close_ms",
