@@ -37,6 +37,8 @@ limits! {
     open_interactions: u32 = 64;
     /// Clients attached to one session.
     attachments: u32 = 64;
+    /// Subagents of one session that are known while it is loaded; what more of them send is refused.
+    session_children: u32 = 4096;
     /// Client connections of one daemon.
     connections: u32 = 4096;
     /// Time for a client's first line, in milliseconds.
@@ -144,6 +146,7 @@ mod tests {
             "turns",
             "interactions",
             "attachments",
+            "children",
             "connections",
             "frames",
             "files",

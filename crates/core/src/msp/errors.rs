@@ -141,12 +141,14 @@ impl MspError {
             Code::HeldElsewhere | Code::InUse => ErrorKind::SessionInUse,
             Code::FrameTooLarge => ErrorKind::InputTooLarge,
             Code::QueueFull | Code::TooMany | Code::Stopping => ErrorKind::Overloaded,
-            Code::TurnStuck => ErrorKind::Backpressured,
+            Code::TurnStuck | Code::Behind => ErrorKind::Backpressured,
             _ => ErrorKind::Internal,
         };
         let error = Self::new(kind, error.message.clone());
         match kind {
             ErrorKind::SessionInUse => error.with("sessionId", asked),
+            // How many commands are taken now.
+            ErrorKind::Backpressured => error.with("capacity", 0),
             _ => error,
         }
     }
@@ -196,6 +198,8 @@ mod tests {
     fn an_acp_code_never_leaks() {
         let error = MspError::from_acp(&WireError::not_found("n-1"), "S");
         assert_eq!((error.kind.code(), error.data["sessionId"].as_str()), (-32020, Some("S")));
+        let error = MspError::from_acp(&WireError::new(Code::Behind, "full"), "S");
+        assert_eq!((error.kind, &error.data["capacity"]), (ErrorKind::Backpressured, &json!(0)));
         for code in Code::ALL {
             let error = MspError::from_acp(&WireError::new(*code, "x"), "S");
             assert!(ErrorKind::ALL.contains(&error.kind), "{code:?}");

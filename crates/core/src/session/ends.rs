@@ -11,9 +11,6 @@ use crate::ids::Key;
 use crate::record::{Kind, Record};
 use crate::render::stored_params;
 
-/// Child sessions of one session that are remembered.
-const CHILDREN_MAX: usize = 4096;
-
 /// The open ends of one session at one instance.
 #[derive(Clone, Debug, Default)]
 pub struct Ends {
@@ -36,6 +33,8 @@ pub struct Ends {
     /// Settled questions whose answer the ledger does not have: both payloads.
     pub(super) settled: Vec<(Bytes, Bytes)>,
     children: BTreeMap<String, KnownChild>,
+    /// Child sessions that are remembered at most.
+    children_max: usize,
 }
 
 /// A child session that the agent has named.
@@ -72,10 +71,11 @@ struct Child {
 }
 
 impl Ends {
-    /// Nothing yet; `owed` are the requests of the agent that the ledger says are not answered.
+    /// Nothing yet; `owed` are the requests of the agent that the ledger says are not answered, and
+    /// `children_max` child sessions are remembered.
     #[must_use]
-    pub fn new(instance: &str, owed: BTreeSet<Box<str>>) -> Self {
-        Self { instance: instance.to_owned(), owed, ..Self::default() }
+    pub fn new(instance: &str, owed: BTreeSet<Box<str>>, children_max: usize) -> Self {
+        Self { instance: instance.to_owned(), owed, children_max, ..Self::default() }
     }
 
     /// Whether the instance has the session in memory.
@@ -174,7 +174,7 @@ impl Ends {
         let params = stored_params(&record.data);
         if let Ok(Update { update }) = serde_json::from_slice::<Update>(&params)
             && update.session_update == "subagent_update"
-            && self.children.len() < CHILDREN_MAX
+            && self.children.len() < self.children_max
         {
             self.children.entry(update.session_id).or_default();
         }
@@ -185,7 +185,7 @@ impl Ends {
         let Some(Value::String(native)) = told.remove("nativeId") else { return };
         let key = told.remove("child").and_then(|key| key.as_str()?.parse().ok());
         told.retain(|name, _| name == "title" || name == "state");
-        if self.children.contains_key(&native) || self.children.len() < CHILDREN_MAX {
+        if self.children.contains_key(&native) || self.children.len() < self.children_max {
             self.children.insert(native, KnownChild { key, told });
         }
     }

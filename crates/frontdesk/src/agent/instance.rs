@@ -20,13 +20,16 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::ledger::Ledger;
-use super::link::LinkSender;
+use super::link::{DEAD_WORD, LinkSender};
 use crate::config::AgentConfig;
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
 
 /// How often an agent that has to wait is looked at for its end.
 const PAUSE_LOOK: Duration = Duration::from_millis(250);
+
+/// How long somebody who joins waits for the word of an end, where a process is said to be gone.
+const END_WORD: Duration = Duration::from_millis(250);
 
 /// A running agent process with its holder.
 #[derive(Debug)]
@@ -66,6 +69,8 @@ pub struct Instance {
     init: OnceLock<(Value, Abilities)>,
     quirks: OnceLock<Quirks>,
     stopping: AtomicBool,
+    /// Its holder has said that the first process has ended.
+    pub(super) exit_told: AtomicBool,
     /// Things that were dropped and counted.
     pub counters: Counters,
     paused: watch::Receiver<bool>,
@@ -220,6 +225,7 @@ impl Instance {
             init: OnceLock::new(),
             quirks: OnceLock::new(),
             stopping: AtomicBool::new(false),
+            exit_told: AtomicBool::new(false),
             counters: Counters::default(),
             paused,
         }
@@ -275,8 +281,12 @@ impl Instance {
         self.pid.is_none() || stat.is_some_and(|stat| !stat.is_dead())
     }
 
-    /// Waits until it has ended, for at most `limit`.
-    pub async fn ends_within(&self, limit: Duration) -> Option<Ended> {
+    /// Waits a moment until it has ended, where its first process is gone already.
+    pub async fn ends_soon(&self) -> Option<Ended> {
+        // As long as its holder has not said so the end is on its way; behind that it may be that
+        // another process has its output and speaks on.
+        let is_told = self.exit_told.load(Ordering::Acquire);
+        let limit = if is_told { END_WORD } else { DEAD_WORD + END_WORD };
         let mut ended = self.ended.subscribe();
         let _ = tokio::time::timeout(limit, ended.wait_for(Option::is_some)).await;
         self.has_ended()

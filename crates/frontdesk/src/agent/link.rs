@@ -34,7 +34,7 @@ use crate::hold::record::SOCKET_FILE;
 pub use crate::hold::{FailKind, HolderSpec};
 use crate::hold::{Order, Report};
 use outbox::{ClaimAnswer, Shared, UNACKED_BYTES_MAX};
-pub use receiver::LinkReceiver;
+pub use receiver::{DEAD_WORD, LinkReceiver};
 
 /// Longest report of a starting holder, in bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 10;

@@ -20,9 +20,6 @@ use super::link::{LinkEvent, LinkReceiver};
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
 
-/// How long the end of the output waits for the word of how the process ended.
-const EXIT_WORD: std::time::Duration = std::time::Duration::from_millis(15);
-
 /// Reads until the holder is gone.
 pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
     let mut noise = Noise::default();
@@ -60,10 +57,15 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                 }
                 // It can be asked nothing more; what it still says is read to the end.
                 LinkEvent::InputClosed => instance.stop(),
-                LinkEvent::AgentExited(status) => exit = json!(status),
+                LinkEvent::AgentExited(status) => {
+                    instance.exit_told.store(true, Ordering::Release);
+                    exit = json!(status);
+                }
                 LinkEvent::Eof { .. } => {
                     if exit.is_null() {
-                        exit = exit_soon(&mut link, &mut queue).await;
+                        // The end of the output may come before the word of how the process ended.
+                        let lives = || instance.first_process_lives();
+                        exit = json!(link.exit_word(&mut queue, lives).await);
                     }
                     end(&instance, "it closed its output", &exit).await;
                     instance.kill();
@@ -84,27 +86,6 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
     end(&instance, "its holder is gone", &exit).await;
     if !*instance.gone.borrow() {
         prove_gone(&instance).await;
-    }
-}
-
-/// The end of the output may come before the word of how the process ended: wait a moment for it.
-/// What else comes meanwhile stays in the queue.
-async fn exit_soon(link: &mut LinkReceiver, queue: &mut VecDeque<LinkEvent>) -> Value {
-    let until = tokio::time::Instant::now() + EXIT_WORD;
-    let mut events = Vec::new();
-    loop {
-        for event in queue.iter() {
-            match event {
-                LinkEvent::AgentExited(status) => return json!(status),
-                LinkEvent::Gone | LinkEvent::HolderLost => return Value::Null,
-                _ => {}
-            }
-        }
-        let more = tokio::time::timeout_at(until, link.next_batch(&mut events)).await;
-        queue.extend(events.drain(..));
-        if !matches!(more, Ok(true)) {
-            return Value::Null;
-        }
     }
 }
 
@@ -320,7 +301,10 @@ fn learn_child(instance: &Instance, parent: &str, frame: &Frame) {
     {
         let mut shared = lock(&instance.shared);
         let root = shared.children.get(parent).cloned().unwrap_or_else(|| parent.into());
-        if shared.children.len() < 4096 && !shared.routes.contains_key(child) {
+        let is_known = shared.children.contains_key(child);
+        let siblings = || shared.children.values().filter(|known| **known == root).count();
+        let fits = is_known || siblings() < instance.limits.session_children as usize;
+        if fits && !shared.routes.contains_key(child) {
             shared.children.insert(child.into(), root);
         }
     }

@@ -212,14 +212,13 @@ fn read_journal(
     let disk = Disk::of(path)?;
     let (mut view, mut reader) = begin(writer, *key, path, before, &disk)?;
     let mut passages = Passages::default();
-    let mut goes_on;
     let mut end;
     loop {
         let each = |said: Vec<Passage>| -> Result<(), IndexError> {
             waiting.take(*key, said);
             Ok(())
         };
-        (end, goes_on) = read_on(reader, Some(&mut view), &mut passages, each)?;
+        end = read_on(reader, Some(&mut view), &mut passages, each)?;
         let open = view.open_turn.is_some()
             || view.loaded_by.is_some()
             || !view.queued_turns.is_empty()
@@ -229,6 +228,8 @@ fn read_journal(
         }
         reader = Reader::open_at(path, end.bytes, end.seq)?;
     }
+    let goes_on = passages.finish(end);
+    waiting.take(*key, passages.take_done());
     if view.seq == 0 && disk.bytes == 0 {
         // A journal without a record is a session that was never made.
         writer.remove(*key)?;
@@ -309,7 +310,8 @@ pub fn put_row(writer: &mut Writer, entry: &Entry) -> Result<(), IndexError> {
     };
     writer.drop_text_behind(entry.key, mark)?;
     let mut said = Vec::new();
-    let read = read_on(reader, None, &mut Passages::default(), |passages| {
+    let mut passages = Passages::default();
+    let read = read_on(reader, None, &mut passages, |passages| {
         said.extend(passages.into_iter().map(|passage| (entry.key, passage)));
         if said.len() >= 1_024 {
             writer.add_passages(std::mem::take(&mut said))?;
@@ -317,7 +319,10 @@ pub fn put_row(writer: &mut Writer, entry: &Entry) -> Result<(), IndexError> {
         Ok::<_, IndexError>(())
     });
     match read {
-        Ok((_, goes_on)) => mark = goes_on,
+        Ok(end) => {
+            mark = passages.finish(end);
+            said.extend(passages.take_done().into_iter().map(|passage| (entry.key, passage)));
+        }
         Err(IndexError::Log(error)) => {
             tracing::warn!(session = %entry.key, %error, "failed to read a transcript for the search");
         }

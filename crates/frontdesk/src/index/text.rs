@@ -47,13 +47,14 @@ pub struct Passage {
 }
 
 /// Makes passages out of records.
+///
+/// It knows nothing that it would not know again if it began at the open passage: so it does not
+/// matter in how many parts a journal is read.
 #[derive(Debug, Default)]
 pub(super) struct Passages {
     open: Option<Passage>,
     /// The last text was the agent's.
     agent_spoke: bool,
-    /// A turn runs in the records that were taken.
-    in_turn: bool,
     done: Vec<Passage>,
 }
 
@@ -93,7 +94,6 @@ impl Passages {
         match &record.kind {
             Kind::TurnStarted => {
                 self.close();
-                self.in_turn = true;
                 for text in prompt_texts(&record.data) {
                     self.add(&text, record.at, from);
                 }
@@ -111,11 +111,7 @@ impl Passages {
                 self.agent_spoke = by_agent;
                 self.add(&text, record.at, from);
             }
-            Kind::TurnEnded => {
-                self.close();
-                self.in_turn = false;
-            }
-            Kind::Closed | Kind::Lost => self.in_turn = false,
+            Kind::TurnEnded => self.close(),
             _ => {}
         }
     }
@@ -153,19 +149,13 @@ impl Passages {
         std::mem::take(&mut self.done)
     }
 
-    /// The end of what there is; returns where to go on. A passage of a turn that still runs is left
-    /// for later. One outside a turn may go on, too: it is handed out, and to be replaced by what is
-    /// read from its beginning then.
+    /// The end of what there is; returns where to go on. The last passage may go on, if its turn runs
+    /// or nothing has ended it: it is handed out, and to be replaced by what is read from its beginning
+    /// then.
     pub(super) fn finish(&mut self, end: Mark) -> Mark {
-        match &self.open {
-            Some(open) if self.in_turn => open.from,
-            Some(open) => {
-                let from = open.from;
-                self.close();
-                from
-            }
-            None => end,
-        }
+        let from = self.open.as_ref().map_or(end, |open| open.from);
+        self.close();
+        from
     }
 }
 
@@ -205,8 +195,8 @@ fn spoken(params: &Bytes) -> Option<(bool, Cow<'_, str>)> {
     block_text(params.update.content?).map(|text| (by_agent, text))
 }
 
-/// Reads a journal on from a mark: folds what is new into `view` and hands out passages, the last
-/// one too if no turn runs. Returns the end of what was folded and where the text goes on.
+/// Reads a journal on from a mark: folds what is new into `view` and hands out passages, all but the
+/// last one, which [`Passages::finish`] has. Returns the end of what was read.
 ///
 /// `each` gets passages in portions and may fail.
 ///
@@ -217,7 +207,7 @@ pub(super) fn read_on<E: From<LogError>>(
     mut view: Option<&mut View>,
     passages: &mut Passages,
     mut each: impl FnMut(Vec<Passage>) -> Result<(), E>,
-) -> Result<(Mark, Mark), E> {
+) -> Result<Mark, E> {
     loop {
         let from = Mark { bytes: reader.offset(), seq: reader.last_seq() };
         let mut batch = reader.read_batch(1)?;
@@ -237,13 +227,7 @@ pub(super) fn read_on<E: From<LogError>>(
             each(passages.take_done())?;
         }
         if last {
-            let end = Mark { bytes: reader.offset(), seq: reader.last_seq() };
-            let goes_on = passages.finish(end);
-            let rest = passages.take_done();
-            if !rest.is_empty() {
-                each(rest)?;
-            }
-            return Ok((end, goes_on));
+            return Ok(Mark { bytes: reader.offset(), seq: reader.last_seq() });
         }
     }
 }

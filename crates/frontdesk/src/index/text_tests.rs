@@ -78,7 +78,7 @@ fn a_replayed_history_is_parted_at_its_prompts() {
 }
 
 #[test]
-fn a_turn_that_runs_is_left_for_later() {
+fn a_turn_that_runs_is_there_and_read_again_from_its_beginning() {
     let start = (Kind::TurnStarted, json!({ "prompt": [{ "type": "text", "text": "begun" }] }));
     let (found, mark) = passages(&[
         start.clone(),
@@ -86,7 +86,7 @@ fn a_turn_that_runs_is_left_for_later() {
         start,
         (Kind::Update, chunk("agent_message_chunk", "x")),
     ]);
-    assert_eq!(found.len(), 1);
+    assert_eq!(found, [(1, "begun".to_owned()), (3, "begun x".to_owned())]);
     assert_eq!(mark, Mark { bytes: 300, seq: 2 });
 }
 

@@ -4,7 +4,9 @@
 //! after a restart, gets the answer of the first time; the same id with anything else is refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use frontdesk_core::errors::WireError;
 use frontdesk_core::fold::Done;
 use frontdesk_core::msp::params::{Params, Read as _};
 use frontdesk_core::msp::{ErrorKind, MspError};
@@ -16,6 +18,10 @@ use tokio::sync::oneshot;
 use super::peer::{Answer, Peer};
 use crate::node::directory::Row;
 use crate::session::LaneMsg;
+
+/// Once nothing can be recorded at present, a record that is on its way is waited for this long: it
+/// may still go into the reserve.
+const BEHIND_WORD: Duration = Duration::from_secs(1);
 
 /// A command as it was sent.
 #[derive(Clone, Debug)]
@@ -53,7 +59,8 @@ impl Command {
     /// Records it with what it does, unless it is recorded already; what was recorded before.
     ///
     /// # Errors
-    /// `-32030` if the id was used for something else; `-32603` if the journal cannot be written.
+    /// `-32030` if the id was used for something else; `-32031` while nothing can be recorded;
+    /// `-32603` if the journal cannot be written.
     pub(super) async fn record(
         &self,
         peer: &Peer,
@@ -62,12 +69,13 @@ impl Command {
         inputs: Vec<Input>,
     ) -> Result<Option<Done>, MspError> {
         let unknown = || MspError::session_not_found(&row.key.to_string());
+        let node = &peer.face.node;
+        node.not_behind(Some(row.key)).map_err(|error| of_acp(&error, row))?;
         let lane = peer.face.node.lane(row.key).ok_or_else(unknown)?;
         let (before, was) = oneshot::channel();
         let done = Box::new(self.done(ack));
         lane.send(LaneMsg::Command { done, inputs, before }).await;
-        let before = was.await.map_err(|_| unwritten())?;
-        match before {
+        match written(peer, row, was).await? {
             Some(before) if before.method != self.method || before.payload_hash != self.hash => {
                 let text = "this commandId was used for another command";
                 Err(MspError::rejected(&self.id, "command_id_conflict", text))
@@ -82,8 +90,36 @@ impl Command {
         let (done, is_done) = oneshot::channel();
         let inputs = vec![Input::Command(Box::new(self.done(ack)))];
         lane.send(LaneMsg::Durable { inputs, done }).await;
-        is_done.await.map_err(|_| unwritten())
+        written(peer, row, is_done).await
     }
+}
+
+/// The word that a record is durable, or that it cannot be told when it will be. It is written then
+/// as soon as there is room, and who repeats the command behind that gets its answer.
+async fn written<T>(peer: &Peer, row: &Row, mut word: oneshot::Receiver<T>) -> Result<T, MspError> {
+    let node = &peer.face.node;
+    let mut health = node.log.follow_health();
+    let behind = async {
+        if health.wait_for(|health| health.is_behind()).await.is_err() {
+            // The log is closing: so is the lane, which says so.
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(BEHIND_WORD).await;
+    };
+    tokio::select! {
+        biased;
+        word = &mut word => return word.map_err(|_| unwritten()),
+        () = behind => {}
+    }
+    match node.not_behind(Some(row.key)) {
+        Err(error) => Err(of_acp(&error, row)),
+        // There is room again.
+        Ok(()) => word.await.map_err(|_| unwritten()),
+    }
+}
+
+fn of_acp(error: &WireError, row: &Row) -> MspError {
+    MspError::from_acp(error, &row.key.to_string())
 }
 
 fn unwritten() -> MspError {

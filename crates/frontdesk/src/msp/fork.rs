@@ -39,7 +39,9 @@ async fn try_fork(peer: &Arc<Peer>, params: &Params) -> Result<(Value, Key), Msp
         let text = "this command is being carried out; ask again for its answer";
         return Err(MspError::new(ErrorKind::Overloaded, text));
     };
-    if let Some(before) = command.record(peer, &parent, Value::Null, Vec::new()).await? {
+    let before = command.record(peer, &parent, Value::Null, Vec::new()).await?;
+    // What was refused only for then is tried again.
+    if let Some(before) = before.filter(|before| !may_be_repeated(&before.ack)) {
         return again(peer, &command, &before.ack, exclude).await;
     }
     let made = match check_cut(peer, &parent, cut).await {
@@ -108,6 +110,11 @@ async fn make(
     news::started(peer, &row);
     let result = read::snapshot(peer, &row, exclude, Carrier::Ack).await?;
     Ok((result, key))
+}
+
+/// Whether the first time ended with an error that says so.
+fn may_be_repeated(ack: &Value) -> bool {
+    MspError::read(&ack["error"]).is_some_and(|error| error.kind.is_retryable())
 }
 
 /// The answer of the first time.

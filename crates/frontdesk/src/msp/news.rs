@@ -24,16 +24,14 @@ pub(super) async fn tell(peer: Arc<Peer>, mut listener: broadcast::Receiver<News
     let mut teller = Teller {
         stream: said.as_ref().is_some_and(|said| said.has("sessionListStream")),
         experimental: said.is_some_and(|said| said.experimental),
-        pause: Duration::from_millis(peer.face.node.limits.msp_list_ms),
+        changed: Changed::new(Duration::from_millis(peer.face.node.limits.msp_list_ms)),
         peer,
-        changed: HashSet::new(),
-        due: Instant::now(),
     };
     loop {
-        let waits = !teller.changed.is_empty();
+        let due = teller.changed.due;
         tokio::select! {
             biased;
-            () = tokio::time::sleep_until(teller.due), if waits => teller.rows(),
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => teller.rows(),
             news = listener.recv() => match news {
                 Ok(news) => teller.take(&news),
                 // The client was slow: what it missed is replaced by what is true now.
@@ -52,9 +50,33 @@ struct Teller {
     /// Whether the client asked for changed rows.
     stream: bool,
     experimental: bool,
+    changed: Changed,
+}
+
+/// Sessions whose rows have changed, gathered for a while: each is told once, as it is then.
+#[derive(Debug)]
+struct Changed {
+    keys: HashSet<Key>,
     pause: Duration,
-    changed: HashSet<Key>,
-    due: Instant,
+    /// When they are to be told; `None` if there are none.
+    due: Option<Instant>,
+}
+
+impl Changed {
+    fn new(pause: Duration) -> Self {
+        Self { keys: HashSet::new(), pause, due: None }
+    }
+
+    /// One more; the first one begins the pause, and no later one makes it longer.
+    fn note(&mut self, key: Key, now: Instant) {
+        self.keys.insert(key);
+        self.due.get_or_insert(now + self.pause);
+    }
+
+    fn take(&mut self) -> HashSet<Key> {
+        self.due = None;
+        std::mem::take(&mut self.keys)
+    }
 }
 
 impl Teller {
@@ -79,10 +101,7 @@ impl Teller {
             self.status(news.key, row, cursor);
         }
         if self.stream && row.is_some() && !news.born {
-            if self.changed.is_empty() {
-                self.due = Instant::now() + self.pause;
-            }
-            self.changed.insert(news.key);
+            self.changed.note(news.key, Instant::now());
         }
     }
 
@@ -106,7 +125,7 @@ impl Teller {
 
     /// The rows that changed, as they are now.
     fn rows(&mut self) {
-        for key in std::mem::take(&mut self.changed) {
+        for key in self.changed.take() {
             let Some(row) = self.peer.face.node.directory.get(key) else { continue };
             let row = session::json(&self.peer, &row, Carrier::ListChanged);
             self.peer.notify("session/listChanged", &json!({ "session": row }));
@@ -118,10 +137,9 @@ impl Teller {
             let cursor = ViewCursor::behind(row.view.seq).text(row.key);
             self.status(row.key, Some(&row), Some(cursor));
             if self.stream {
-                self.changed.insert(row.key);
+                self.changed.note(row.key, Instant::now());
             }
         }
-        self.due = Instant::now();
     }
 }
 
@@ -140,5 +158,34 @@ fn reason(why: &str) -> &'static str {
         "stop" => "hostShutdown",
         // Somebody closed or deleted it, or its agent was ended for it.
         _ => "leave",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u128) -> Key {
+        Key::new(uuid::Uuid::from_u128(number))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changed_rows_wait_as_long_as_the_limit_says_and_not_longer() {
+        let pause = Duration::from_millis(100);
+        let mut changed = Changed::new(pause);
+        assert_eq!(changed.due, None);
+        let first = Instant::now();
+        changed.note(key(1), first);
+        // A row that goes on changing is told in time, too, and once.
+        for ms in [1, 99, 100] {
+            changed.note(key(1), first + Duration::from_millis(ms));
+        }
+        changed.note(key(2), first + Duration::from_millis(50));
+        assert_eq!(changed.due, Some(first + pause));
+        tokio::time::sleep_until(first + pause).await;
+        assert_eq!(changed.take(), [key(1), key(2)].into());
+        assert_eq!((changed.due, changed.take().len()), (None, 0));
+        changed.note(key(1), Instant::now());
+        assert_eq!(changed.due, Some(first + pause + pause), "the next ones wait anew");
     }
 }

@@ -206,7 +206,7 @@ impl Node {
     ) -> Result<Option<Unread>, EndError> {
         let (run_dir, data_dir) = (candidate.run_dir.clone(), candidate.data_dir.clone());
         let agent = self.agent(&candidate.facts.agent);
-        let sorted = sort(&candidate).await;
+        let sorted = sort(&candidate, self.limits.session_children as usize).await;
         let began = match agent {
             Some(agent) if !sorted.carried.is_empty() => self.go_on(candidate, agent, sorted).await,
             _ => None,
@@ -358,7 +358,7 @@ impl Node {
 
 /// Reads the sessions that an instance's ledger names, and tells those that it has for sure from
 /// those that it may have.
-async fn sort(candidate: &Candidate) -> Sorted {
+async fn sort(candidate: &Candidate, children_max: usize) -> Sorted {
     let mut sorted = Sorted::default();
     let owed: BTreeMap<Box<str>, BTreeSet<Box<str>>> =
         candidate.balance.owed.iter().fold(BTreeMap::new(), |mut all, owed| {
@@ -366,7 +366,8 @@ async fn sort(candidate: &Candidate) -> Sorted {
             all
         });
     for (native, here) in &candidate.balance.here {
-        let ends = Ends::new(&candidate.id.0, owed.get(native).cloned().unwrap_or_default());
+        let owed = owed.get(native).cloned().unwrap_or_default();
+        let ends = Ends::new(&candidate.id.0, owed, children_max);
         let path = here.journal.clone();
         let read = tokio::task::spawn_blocking(move || read(&path, ends)).await;
         let (view, ends, bytes) = match read {

@@ -15,10 +15,6 @@ use super::lane::Lane;
 use super::{LaneHandle, LaneMsg};
 use crate::node::children::Announced;
 
-/// Children of one session that get a journal of their own while it is loaded; what comes for more
-/// is in the parent's alone.
-const CHILDREN_MAX: usize = 4_096;
-
 /// What a parent's agent said about its children and nobody has told them yet.
 #[derive(Debug)]
 pub(super) enum Heard {
@@ -108,7 +104,8 @@ impl Lane {
         for update in updates {
             let Some(native) = update["sessionId"].as_str() else { continue };
             let is_new = !self.children.contains_key(native) && native != self.session.native();
-            if is_new && self.children.len() < CHILDREN_MAX {
+            let known = self.children.len() + self.recalled.len();
+            if is_new && known < self.node.limits.session_children as usize {
                 let lane = self.child_lane(&update).await;
                 self.children.insert(native.to_owned(), Child { lane, told: Map::new() });
             }

@@ -31,8 +31,6 @@ use crate::workspace::Follow;
 
 /// Messages handled before effects are carried out: one write for all their records.
 const BATCH_MESSAGES: usize = 64;
-/// How long somebody who joins waits for the word of an end, where a process is gone already.
-const END_WORD: Duration = Duration::from_millis(250);
 /// How long a lane waits for the one before it to let the journal go.
 const FREE_WITHIN: Duration = Duration::from_secs(5);
 /// After so long without a word in a running turn the disk is looked at.
@@ -298,7 +296,7 @@ impl Lane {
         else {
             return;
         };
-        if let Some(ended) = instance.ends_within(END_WORD).await {
+        if let Some(ended) = instance.ends_soon().await {
             let input = Input::Ended { why: ended.why, detail: ended.detail };
             effects.extend(self.session.handle(input, self.node.now()));
             self.previous = self.instance.take();

@@ -11,10 +11,8 @@ use crate::record::Record;
 /// A turn without an ending.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Turn {
-    /// Its id on this face.
+    /// Its id, which is the journal's: rows name a turn that runs by it, too.
     pub(super) id: String,
-    /// Its id in the journal.
-    turn: String,
     at: Timestamp,
     /// Marks of the texts of its prompt, to know an echo by.
     pub(super) said: Vec<u64>,
@@ -42,8 +40,6 @@ struct Started {
     turn: String,
     #[serde(default)]
     prompt: Vec<Value>,
-    #[serde(default)]
-    command_id: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -68,8 +64,7 @@ impl Renderer {
         self.end_talk(out);
         self.abort_turn(out);
         self.tools.clear();
-        // A turn that an MSP client begins has its command's id; others have the journal's.
-        let id = started.command_id.unwrap_or_else(|| started.turn.clone());
+        let id = started.turn;
         let params = json!({ "turnId": id, "commandId": id });
         out.durable("turn/started", object(params), record.seq);
         let mut text = String::new();
@@ -99,12 +94,12 @@ impl Renderer {
             item.insert("truncated".into(), json!(true));
         }
         out.durable("item/completed", object(json!({ "item": item })), record.seq);
-        self.turn = Some(Turn { id, turn: started.turn, at: record.at, said });
+        self.turn = Some(Turn { id, at: record.at, said });
     }
 
     pub(super) fn end_turn(&mut self, record: &Record, out: &mut Out<'_>) {
         let Some(ended) = record.payload::<Ended>() else { return };
-        let open = self.turn.take_if(|turn| turn.turn == ended.turn);
+        let open = self.turn.take_if(|turn| turn.id == ended.turn);
         let Some(turn) = open else {
             return never_began(&ended, out);
         };

@@ -389,7 +389,7 @@ impl Desk {
         }
         let mut view = View::default();
         view.extend(&self.journal);
-        let mut ends = Ends::new("i", parts.owed.iter().map(|(hop, _)| hop.clone()).collect());
+        let mut ends = Ends::new("i", parts.owed.iter().map(|(hop, _)| hop.clone()).collect(), 64);
         ends.extend(&self.journal);
         assert!(ends.is_loaded());
         let parts = Carry { ends, ..parts };
@@ -569,7 +569,7 @@ fn taken_up(more: &[(Kind, &str)], parts: Carry) -> Carried {
     }
     let mut view = View::default();
     view.extend(&journal);
-    let mut ends = Ends::new("i", parts.owed.iter().map(|(hop, _)| hop.clone()).collect());
+    let mut ends = Ends::new("i", parts.owed.iter().map(|(hop, _)| hop.clone()).collect(), 64);
     ends.extend(&journal);
     assert!(ends.is_loaded());
     let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 };
@@ -729,7 +729,7 @@ fn a_question_about_the_request_of_a_client_that_is_gone_is_asked_of_nobody() {
 
 #[test]
 fn another_instances_records_and_claims_are_not_ours() {
-    let mut ends = Ends::new("i", BTreeSet::new());
+    let mut ends = Ends::new("i", BTreeSet::new(), 64);
     ends.extend(&[record(1, Kind::Claimed, r#"{"instance":"j"}"#), record(2, Kind::Loaded, "{}")]);
     assert!(!ends.is_loaded());
     ends.extend(&[record(3, Kind::Claimed, r#"{"instance":"i"}"#)]);
@@ -749,4 +749,27 @@ fn another_instances_records_and_claims_are_not_ours() {
     assert_eq!(Value::from(child.told.clone()), json!({ "state": "idle" }));
     ends.extend(&[record(7, Kind::Lost, "{}")]);
     assert!(!ends.is_loaded() && ends.children().next().is_none());
+}
+
+#[test]
+fn as_many_children_are_remembered_as_the_limit_says() {
+    let named = |child: &str| {
+        let update = format!(r#"{{"sessionUpdate":"subagent_update","sessionId":"{child}"}}"#);
+        format!(r#"{{"sessionId":"n","update":{update}}}"#)
+    };
+    let told = |child: &str, state: &str| {
+        let key = "01a22bb6-2da2-7132-b868-40a3a5d1f51f";
+        format!(r#"{{"child":"{key}","nativeId":"{child}","state":"{state}"}}"#)
+    };
+    let mut ends = Ends::new("i", BTreeSet::new(), 2);
+    for (seq, child) in [(1, "a"), (2, "b"), (3, "c"), (4, "a")] {
+        ends.extend(&[record(seq, Kind::Update, &named(child))]);
+    }
+    // Of those that are remembered what is told last is; one more is not let in this way either.
+    for (seq, child) in [(5, "b"), (6, "c")] {
+        ends.extend(&[record(seq, Kind::Subagent, &told(child, "idle"))]);
+    }
+    let children: Vec<_> =
+        ends.children().map(|(name, child)| (name, child.key.is_some())).collect();
+    assert_eq!(children, [("a", false), ("b", true)]);
 }

@@ -1,19 +1,30 @@
 //! What a holder says, as events. Used by the instance's lane.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use frontdesk_core::hold::{DaemonDecoder, Hello, PIECE_BYTES_MAX, ToDaemon};
+use frontdesk_core::hold::{DaemonDecoder, Exit, Hello, PIECE_BYTES_MAX, ToDaemon};
 use frontdesk_core::lines::{Framed, Lines};
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::unix::OwnedReadHalf;
+use tokio::time::{Instant, timeout};
 
 use super::outbox::{ClaimAnswer, Shared};
 use super::{LinkError, LinkEvent};
+
+/// How long the end of the output waits for the word of how the process ended, while the process is
+/// there: it may be on its way out, or have closed no more than its output.
+const EXIT_WORD: Duration = Duration::from_millis(250);
+
+/// How long it waits where the process is dead: the holder is about to hear of it, and on a busy
+/// machine that takes a while.
+pub const DEAD_WORD: Duration = Duration::from_secs(2);
 
 thread_local! {
     /// Where bytes land between the socket and the lines they belong to. It is of the thread, so
@@ -107,6 +118,35 @@ impl LinkReceiver {
             }
         }
         out.len() > before
+    }
+
+    /// The word of how the first process ended, where the end of its output came first; `None` if
+    /// there is none in time. What else comes meanwhile is put into the queue. `lives` tells whether
+    /// the process is there.
+    pub async fn exit_word(
+        &mut self,
+        queue: &mut VecDeque<LinkEvent>,
+        lives: impl Fn() -> bool,
+    ) -> Option<Exit> {
+        let began = Instant::now();
+        let mut events = Vec::new();
+        loop {
+            for event in queue.iter() {
+                match event {
+                    LinkEvent::AgentExited(exit) => return Some(*exit),
+                    LinkEvent::Gone | LinkEvent::HolderLost => return None,
+                    _ => {}
+                }
+            }
+            let limit = if lives() { EXIT_WORD } else { DEAD_WORD };
+            let left = limit.checked_sub(began.elapsed()).filter(|left| !left.is_zero())?;
+            // A process that was there may be dead at the next look.
+            let more = timeout(left.min(EXIT_WORD), self.next_batch(&mut events)).await;
+            queue.extend(events.drain(..));
+            if matches!(more, Ok(false)) {
+                return None;
+            }
+        }
     }
 
     /// Reads once what is there. The runtime knows that a read which did not fill the buffer has

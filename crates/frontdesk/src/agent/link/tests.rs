@@ -1,6 +1,8 @@
 //! The daemon's end against a hand-written holder: what only a broken or later one says.
 
-use frontdesk_core::hold::{AgentState, HolderDecoder, ProcessId, ToDaemon};
+use std::collections::VecDeque;
+
+use frontdesk_core::hold::{AgentState, Exit, HolderDecoder, ProcessId, ToDaemon};
 
 use super::*;
 
@@ -198,4 +200,48 @@ async fn everybody_who_waits_learns_that_the_holder_is_gone() {
     link.sender.ack(1);
     link.sender.stop(0);
     assert!(!link.receiver.next_batch(&mut Vec::new()).await, "and nothing more");
+}
+
+/// Waits for the word of an exit; `say` is said once the wait has gone on at least once.
+async fn exit_word(alive: bool, say: &[ToDaemon<'_>]) -> (Option<Exit>, usize) {
+    let (link, mut holder) = link().await;
+    let mut receiver = link.receiver;
+    let looks = std::sync::atomic::AtomicUsize::new(0);
+    let looked = tokio::sync::Notify::new();
+    let lives = || {
+        if looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 0 {
+            looked.notify_one();
+        }
+        alive
+    };
+    let mut queue = VecDeque::new();
+    let saying = async {
+        looked.notified().await;
+        holder.say(say).await;
+        // It stays there.
+        std::future::pending::<()>().await;
+    };
+    let word = tokio::select! {
+        word = receiver.exit_word(&mut queue, lives) => word,
+        () = saying => None,
+    };
+    (word, queue.len())
+}
+
+#[tokio::test]
+async fn the_word_of_an_exit_is_waited_for_while_the_process_is_dead() {
+    let exited = ToDaemon::AgentExited(Exit::Signal(9));
+    // Later than a process that is there would be waited for, behind something else.
+    let said = [ToDaemon::InputClosed, exited];
+    assert_eq!(exit_word(false, &said).await, (Some(Exit::Signal(9)), 2));
+    assert_eq!(exit_word(false, &[ToDaemon::Gone]).await, (None, 1));
+    // A process that has closed its output and goes on: nobody waits for long.
+    assert_eq!(exit_word(true, &[]).await, (None, 0));
+    let (link, holder) = link().await;
+    let (mut receiver, mut queue) = (link.receiver, VecDeque::new());
+    drop(holder);
+    assert_eq!(receiver.exit_word(&mut queue, || false).await, None);
+    assert_eq!(queue, [LinkEvent::HolderLost]);
+    queue.push_front(LinkEvent::AgentExited(Exit::Code(3)));
+    assert_eq!(receiver.exit_word(&mut queue, || false).await, Some(Exit::Code(3)));
 }

@@ -10,7 +10,7 @@ use super::run::{OPERATOR, PATIENCE, Run};
 use super::script::patience;
 
 /// How long a check that waits does so, if it does not say.
-const UNTIL: Duration = Duration::from_secs(4);
+const UNTIL: Duration = Duration::from_secs(15);
 
 /// Runs one check.
 pub(super) fn check(run: &mut Run, name: &str, arguments: &[Value]) -> Result<(), String> {
@@ -30,6 +30,7 @@ pub(super) fn check(run: &mut Run, name: &str, arguments: &[Value]) -> Result<()
             run.until(until, |run| count(run, &who, &item(1), &item(2), &item(3)))
         }
         "order" => order(run, &text(0)?, &item(1), &item(2)),
+        "desk_env" => desk_env(run, &text(0)?, &text(1)?),
         "row" => {
             let until = patience(&item(2), "until")?.unwrap_or(UNTIL);
             let session = text(0)?;
@@ -210,6 +211,18 @@ fn count(
     let values = frames.iter().filter_map(|frame| frame.value.as_ref());
     let found = values.filter(|value| names.fits(&pattern, value, side).is_ok()).count();
     within(found, wanted, &format!("frames to {who} like {}", cut(&pattern)))
+}
+
+/// The running daemon has this in its environment.
+fn desk_env(run: &Run, name: &str, value: &str) -> Result<(), String> {
+    let pid = run.desk.as_ref().ok_or("no desk runs")?.pid();
+    let environment = std::fs::read(format!("/proc/{pid}/environ"));
+    let environment = environment.map_err(|e| format!("failed to read the environment: {e}"))?;
+    let wanted = format!("{name}={value}");
+    if environment.split(|byte| *byte == 0).any(|entry| entry == wanted.as_bytes()) {
+        return Ok(());
+    }
+    Err(format!("the daemon runs without {wanted}"))
 }
 
 /// The first frames that fit each pattern came in the order of the patterns.

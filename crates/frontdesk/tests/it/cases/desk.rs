@@ -20,6 +20,8 @@ const DESK_WAIT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(super) struct Place {
     folder: tempfile::TempDir,
+    /// What else is in the environment of the binary.
+    pub(super) env: Vec<(String, String)>,
 }
 
 impl Place {
@@ -27,7 +29,7 @@ impl Place {
     pub(super) fn new() -> Result<Self, String> {
         let made = tempfile::Builder::new().prefix("fd").tempdir_in("/tmp");
         let folder = made.map_err(|e| format!("failed to make a folder: {e}"))?;
-        let place = Self { folder };
+        let place = Self { folder, env: Vec::new() };
         for name in ["h", "ws/alpha", "ws/beta", "out", "err", "user"] {
             let path = place.root().join(name);
             fs::create_dir_all(&path).map_err(|e| format!("failed to make a folder: {e}"))?;
@@ -63,6 +65,7 @@ impl Place {
             .env("HOME", self.root().join("user"))
             .env("CASE_ROOT", self.root())
             .env_remove("XDG_RUNTIME_DIR")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .current_dir(self.root());
         command
     }
@@ -130,7 +133,7 @@ pub(super) fn configuration(place: &Place, boot: &Value) -> String {
         }
     }
     let _ = writeln!(out, "[limits]");
-    let mut limits = vec![("agent_start_ms".to_owned(), 8_000), ("drain_s".to_owned(), 1)];
+    let mut limits = vec![("agent_start_ms".to_owned(), 20_000), ("drain_s".to_owned(), 1)];
     for name in [
         "agent_open_ms",
         "agent_close_ms",

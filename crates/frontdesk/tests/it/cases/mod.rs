@@ -144,6 +144,7 @@ cases! {
     c112 = "C112",
     c113 = "C113",
     sub1 = "SUB1",
+    sub2 = "SUB2",
     self_plumbing = "SELF1",
     self_process = "SELF2",
 }

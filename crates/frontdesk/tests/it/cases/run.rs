@@ -17,8 +17,9 @@ use super::puppets;
 use super::world::{Agent, Frame, State, Stored, World};
 use crate::small_disk::SmallDisk;
 
-/// How long a step waits for a frame if it does not say.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a step waits for a frame if it does not say: nothing is said about time then, and a busy
+/// machine has it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Name of the client that checks use: over the socket, unbound, as the command line does.
 pub(super) const OPERATOR: &str = "op";
@@ -84,6 +85,10 @@ impl Run {
         run.boot = run.world.lock().names.expand(boot)?;
         if run.boot["agents"].is_null() {
             run.boot["agents"] = json!({ "a1": {} });
+        }
+        for (name, value) in run.boot["env"].as_object().into_iter().flatten() {
+            let value = value.as_str().ok_or(format!("{name} in the environment is no text"))?;
+            run.place.env.push((name.clone(), value.to_owned()));
         }
         run.agents()?;
         puppets::listen(&run.world, &run.place.puppets())?;
@@ -407,7 +412,7 @@ impl Run {
         self.close_clients();
         let stopped = self.desk.take().map_or(Ok(()), Desk::stop);
         let clean = stopped.and_then(|()| {
-            self.until(Duration::from_secs(5), |run| {
+            self.until(PATIENCE, |run| {
                 let left = run.place.processes();
                 if left.is_empty() { Ok(()) } else { Err(format!("processes are left: {left:?}")) }
             })

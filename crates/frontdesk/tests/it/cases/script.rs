@@ -70,9 +70,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(number * unit))
 }
 
-/// The options of a step: its last object, or a bare delay.
+/// A bound on a wait among the options of a step, times `CASE_PATIENCE`: a bound is a statement about
+/// a machine that has something else to do as well, but not very much.
 pub(super) fn patience(options: &Value, name: &str) -> Result<Option<Duration>, String> {
-    options[name].as_str().map(duration).transpose()
+    let times = std::env::var("CASE_PATIENCE").ok().and_then(|times| times.parse::<u32>().ok());
+    let stated = options[name].as_str().map(duration).transpose()?;
+    Ok(stated.map(|stated| stated * times.unwrap_or(1).max(1)))
 }
 
 fn call(run: &mut Run, items: &[Value]) -> Result<(), String> {

@@ -90,7 +90,7 @@ fn status(client: &mut Acp, session: &str) -> (String, Value) {
 }
 
 /// Waits until `wanted` holds.
-fn eventually(what: &str, limit: Duration, mut wanted: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, limit: Duration, mut wanted: impl FnMut() -> bool) {
     let until = Instant::now() + limit;
     while !wanted() {
         assert!(Instant::now() < until, "no sight of {what} within {limit:?}");

@@ -154,3 +154,36 @@ fn a_status_is_told_only_when_it_changed_and_a_crash_of_an_agent_closes_nothing(
     hear(&one, from, "session/statusChanged", |params| params["status"] == "notLoaded");
     assert!(told("session/closed").is_empty());
 }
+
+#[test]
+fn a_turn_has_one_id_in_rows_and_events() {
+    let desk = desk().open();
+    let mut one = client(&desk, json!({ "experimental": true }));
+    let (mut acp, id) = session(&desk, refuse_all());
+    one.ok("view/subscribe", json!({ "sessionId": id }));
+    let about = json!({ "sessionId": id });
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let from = one.mark();
+        let prompt = crate::acp::prompt(&id, "stream 100000 every 2");
+        let running = acp.begin("session/prompt", prompt);
+        let turn = hear(&one, from, "turn/started", |_| true)["turnId"].clone();
+        hear(&one, from, "item/delta", |_| true);
+        let read = one.ok("session/read", about.clone());
+        assert_eq!(read["session"]["activeTurnId"], turn);
+        let listed = one.ok("session/list", json!({}));
+        assert_eq!(listed["sessions"][0]["activeTurnId"], turn);
+        acp.notify("session/cancel", about.clone());
+        acp.wait(running, super::EXIT).unwrap();
+        let done = hear(&one, from, "turn/completed", |_| true);
+        assert_eq!(done["turnId"], turn);
+        let items = events(&one, from).into_iter().filter(|(method, _)| method == "item/completed");
+        let of: Vec<_> = items.map(|(_, params)| params["item"]["turnId"].clone()).collect();
+        assert_eq!(of, [turn.clone(), turn.clone()], "the prompt and the answer");
+        let read = one.ok("session/read", about.clone());
+        assert!(read["session"]["activeTurnId"].is_null(), "{read}");
+        assert_eq!(read["lastTurn"]["turnId"], turn);
+        seen.push(turn);
+    }
+    assert_ne!(seen[0], seen[1]);
+}

@@ -2,9 +2,13 @@
 
 use serde_json::json;
 
-use super::{client, desk, events, hear, kind, session};
+use super::{EXIT, client, desk, events, hear, kind, session};
 use crate::acp::refuse_all;
+use crate::faults::eventually;
+use crate::small_disk::SmallDisk;
 
+const ONE: &str = "01a22bb6-2da2-7132-b868-40a3a5d1f521";
+const TWO: &str = "01a22bb6-2da2-7132-b868-40a3a5d1f522";
 const STRANGER: &str = "00000000-0000-7000-8000-000000000000";
 
 #[test]
@@ -91,4 +95,40 @@ fn lines_that_are_no_messages_end_the_connection_at_the_limit() {
     one.ok("session/list", json!({}));
     one.send_raw(b"x\n");
     assert!(one.wait_exit(super::EXIT).is_some());
+}
+
+#[test]
+fn a_command_that_cannot_be_recorded_is_refused_for_now_and_done_later() {
+    let mut desk = desk().limit("drain_s", 1).build();
+    let Some(disk) = SmallDisk::lay(&desk.home().join("data"), 24) else { return };
+    desk.start();
+    let mut one = client(&desk, json!({}));
+    let (mut acp, id) = session(&desk, refuse_all());
+    acp.turn(&id, "say hello").0.unwrap();
+    let turn = acp.begin("session/prompt", crate::acp::prompt(&id, "stream 100000 every 2"));
+    let from = acp.mark();
+    acp.wait_frame(from, "the stream", |frame| frame["method"] == "session/update");
+    disk.fill();
+    let mut looker = desk.acp("demo", refuse_all());
+    looker.initialize(crate::editor::capabilities());
+    let is_behind = |looker: &mut crate::acp::Acp| {
+        looker.ok("_frontdesk/session", json!({ "sessionId": id }))["behind"] == true
+    };
+    eventually("it is told", EXIT, || is_behind(&mut looker));
+    let rename = json!({ "commandId": ONE, "sessionId": id, "name": "Later" });
+    let fork = json!({ "commandId": TWO, "sessionId": id });
+    for (method, params) in [("session/rename", &rename), ("session/fork", &fork)] {
+        let error = one.err(method, params.clone());
+        assert_eq!(kind(&error), (-32031, "backpressured"), "{method}: {error:?}");
+        assert_eq!(error.data["capacity"], 0, "{error:?}");
+        assert_eq!(error.data["retryable"], true, "{error:?}");
+        assert!(error.message.contains("disk is full"), "{error:?}");
+    }
+    acp.notify("session/cancel", json!({ "sessionId": id }));
+    acp.wait(turn, EXIT).unwrap();
+    disk.free();
+    eventually("there is room", EXIT, || !is_behind(&mut looker));
+    assert_eq!(one.ok("session/rename", rename)["name"], "Later");
+    let forked = one.ok("session/fork", fork)["session"]["forkedFrom"]["sessionId"].clone();
+    assert_eq!(forked, json!(id));
 }

@@ -11,6 +11,7 @@ use super::super::checks::files_below;
 use super::super::pattern::{cut, shorten};
 use super::super::puppets::update_frame;
 use super::super::run::{OPERATOR, PATIENCE, Run};
+use super::super::world::Frame;
 use super::{answered, learn, number, prompt, request, text};
 
 /// More updates for an unknown id than may be held while the session is made.
@@ -37,18 +38,26 @@ pub(super) fn early_flood(run: &mut Run, about: &Value) -> Result<(), String> {
     run.puppet_says(at, &told)?;
     let answer = answered(run, "cA", &json!(312), PATIENCE)?;
     learn(run, session, &answer)?;
-    run.settle("cA")?;
+    // What was held is shown behind the answer, some time, and before what is said now.
+    let last = json!({ "sessionUpdate": "session_info_update", "title": "behind the flood" });
+    run.puppet_says(at, &update_frame(session, &last))?;
+    run.world.wait(PATIENCE, "what was said last", |state| {
+        let shown = |frame: &Frame| title(frame) == Some("behind the flood");
+        Ok(state.client("cA")?.frames.iter().any(shown).then_some(()))
+    })?;
     let (_, frames) = run.frames("cA", 0)?;
-    let got = frames.iter().filter(|frame| {
-        let title = frame.value.as_ref().and_then(|v| v["params"]["update"]["title"].as_str());
-        title.is_some_and(|title| title.starts_with("flood "))
-    });
-    let got = got.count();
+    let flood = |frame: &&Frame| title(frame).is_some_and(|title| title.starts_with("flood "));
+    let got = frames.iter().filter(flood).count();
     if (1..=number(about, "most")?).contains(&got) {
         Ok(())
     } else {
         Err(format!("{got} of the early updates were held"))
     }
+}
+
+/// The title that a frame gives a session.
+fn title(frame: &Frame) -> Option<&str> {
+    frame.value.as_ref()?["params"]["update"]["title"].as_str()
 }
 
 /// Frames that a client got since a moment, without answers to the runner's own requests.
