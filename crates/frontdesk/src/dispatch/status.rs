@@ -14,6 +14,7 @@ use super::session_id;
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
 use crate::node::Node;
+use crate::node::directory::Row;
 use crate::node::standing::Standing;
 
 pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
@@ -67,14 +68,14 @@ enum Own {
 }
 
 fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Own {
+    // A key means its session on every endpoint: one look-up, not one for the meaning as well.
+    let by_key = asked.parse().ok().and_then(|key| node.directory.get(key));
+    if let Some(row) = by_key {
+        return Own::Known(Box::new(facts_of(node, row)));
+    }
     let (meaning, deleted) = node.directory.look_up(asked, conn.bound.as_deref());
     let facts = match meaning {
-        Meaning::One(key) => node.directory.get(key).map(|row| {
-            let behind = node.log.is_behind(key);
-            // A child is where its parent is.
-            let row = node.parent_of(&row).unwrap_or(row);
-            Facts { held_by: node.held_by(&row), behind, ..row.facts() }
-        }),
+        Meaning::One(key) => node.directory.get(key).map(|row| facts_of(node, row)),
         Meaning::Unknown if deleted => return Own::Deleted,
         Meaning::Unknown => None,
         Meaning::Several(keys) => {
@@ -86,6 +87,13 @@ fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Own {
         }
     };
     facts.map_or(Own::Unknown, |facts| Own::Known(Box::new(facts)))
+}
+
+fn facts_of(node: &Node, row: Arc<Row>) -> Facts {
+    let behind = node.log.is_behind(row.key);
+    // A child is where its parent is.
+    let row = node.parent_of(&row).unwrap_or(row);
+    Facts { held_by: node.held_by(&row), behind, ..row.facts() }
 }
 
 /// A probe is answered at once or soon, so it is not kept among the open requests.
