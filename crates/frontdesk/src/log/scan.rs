@@ -23,49 +23,71 @@ pub struct Found {
 const DATE_DEPTH: usize = 3;
 
 /// All journals below `sessions`, newest day first, within a day newest key first. Reads one folder
-/// at a time. Whatever is not of the shape `YYYY/MM/DD/KEY/journal.jsonl`, cannot be read, or is a
-/// symbolic link is passed over.
+/// at a time, and of a day keeps sixteen bytes a session. Whatever is not of the shape
+/// `YYYY/MM/DD/KEY/journal.jsonl`, cannot be read, or is a symbolic link is passed over.
 pub fn scan(sessions: &Path) -> impl Iterator<Item = Found> + use<> {
     // Folders still to be looked at, the next one last.
     let mut open = vec![(0, sessions.to_path_buf())];
+    let mut day = Day::default();
     std::iter::from_fn(move || {
-        while let Some((depth, folder)) = open.pop() {
-            if depth > DATE_DEPTH {
-                match look(&folder) {
-                    Some(found) => return Some(found),
-                    None => continue,
+        loop {
+            while let Some(key) = day.keys.pop() {
+                if let Some(found) = look(&day.folder, key) {
+                    return Some(found);
                 }
+            }
+            let (depth, folder) = open.pop()?;
+            if depth == DATE_DEPTH {
+                day = Day::read(folder);
+                continue;
             }
             for name in folders(&folder, depth) {
                 open.push((depth + 1, folder.join(name)));
             }
         }
-        None
     })
 }
 
-/// The folders in `folder` that can lead to a journal, in rising order.
-fn folders(folder: &Path, depth: usize) -> Vec<OsString> {
-    let digits = if depth == 0 { 4 } else { 2 };
-    let fits = |name: &str| match depth {
-        DATE_DEPTH => name.parse::<Key>().is_ok(),
-        _ => name.len() == digits && name.bytes().all(|byte| byte.is_ascii_digit()),
-    };
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut names: Vec<_> = entries
-        .flatten()
-        // The type of the entry itself: a link is no folder.
+/// The sessions of one day, the next one last.
+#[derive(Default)]
+struct Day {
+    folder: PathBuf,
+    keys: Vec<Key>,
+}
+
+impl Day {
+    fn read(folder: PathBuf) -> Self {
+        let mut keys: Vec<Key> = names(&folder)
+            .filter_map(|name| {
+                let name = name.to_str()?;
+                // Spelled as Frontdesk spells it: the path is made from the key again.
+                name.parse::<Key>().ok().filter(|key| key.to_string() == name)
+            })
+            .collect();
+        keys.sort_unstable();
+        Self { folder, keys }
+    }
+}
+
+/// The names of the folders in a folder; a link is none.
+fn names(folder: &Path) -> impl Iterator<Item = OsString> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .map(|entry| entry.file_name())
-        .filter(|name| name.to_str().is_some_and(fits))
-        .collect();
+}
+
+/// The years, months or days in `folder`, in rising order.
+fn folders(folder: &Path, depth: usize) -> Vec<OsString> {
+    let digits = if depth == 0 { 4 } else { 2 };
+    let fits = |name: &str| name.len() == digits && name.bytes().all(|byte| byte.is_ascii_digit());
+    let mut names: Vec<_> = names(folder).filter(|name| name.to_str().is_some_and(fits)).collect();
     names.sort_unstable();
     names
 }
 
-fn look(folder: &Path) -> Option<Found> {
-    let key = folder.file_name()?.to_str()?.parse().ok()?;
-    let path = folder.join(JOURNAL_NAME);
+fn look(day: &Path, key: Key) -> Option<Found> {
+    let path = day.join(key.to_string()).join(JOURNAL_NAME);
     let meta = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
     Some(Found { path, key, bytes: meta.len() })
 }
