@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::alarm::Alarm;
+use super::behind::Quiet;
 use super::carrying::{Carry, Handled, carry_on};
 use super::children::{Child, Heard};
 use super::promise::Promise;
@@ -33,8 +34,6 @@ use crate::workspace::Follow;
 const BATCH_MESSAGES: usize = 64;
 /// How long a lane waits for the one before it to let the journal go.
 const FREE_WITHIN: Duration = Duration::from_secs(5);
-/// After so long without a word in a running turn the disk is looked at.
-const QUIET: Duration = Duration::from_secs(1);
 /// How often a lane without work looks whether it may end.
 const REST_AGAIN: Duration = Duration::from_secs(1);
 
@@ -203,6 +202,7 @@ impl Lane {
     async fn run(mut self) {
         let mut batch = Vec::new();
         let mut alarm = Alarm::new();
+        let mut quiet = Quiet::new();
         loop {
             if self.may_rest() {
                 break;
@@ -226,17 +226,14 @@ impl Lane {
                     batch.push(LaneMsg::Input(Input::Workspace(workspace)));
                     1
                 }
-                // A turn that is quiet may be one whose agent finds no space to speak into.
-                () = tokio::time::sleep(QUIET), if self.session.state() == Some(State::Running) => {
-                    self.node.log.look_for_space();
-                    1
-                }
+                () = quiet.is_long(), if self.session.state() == Some(State::Running) => 1,
                 // Somebody still holds a handle: look again later.
                 () = tokio::time::sleep(REST_AGAIN), if self.session.at_rest() => 1,
             };
             if got == 0 {
                 break;
             }
+            self.look_for_space(&batch, &mut quiet);
             let mut effects = Vec::new();
             let mut handled = Handled::default();
             let mut promised = Vec::new();

@@ -99,7 +99,7 @@ fn lines_that_are_no_messages_end_the_connection_at_the_limit() {
 
 #[test]
 fn a_command_that_cannot_be_recorded_is_refused_for_now_and_done_later() {
-    let mut desk = desk().limit("drain_s", 1).build();
+    let mut desk = desk().limit("drain_s", 1).limit("cancel_grace_ms", 500).build();
     let Some(disk) = SmallDisk::lay(&desk.home().join("data"), 24) else { return };
     desk.start();
     let mut one = client(&desk, json!({}));
