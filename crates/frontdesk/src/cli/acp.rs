@@ -13,6 +13,9 @@ pub(crate) struct Args {
     /// The spelling of status words: active/inactive, or open/saved
     #[arg(long, value_name = "WORDS", value_parser = ["active", "open"])]
     status_words: Option<String>,
+    /// End when the daemon ends, instead of going on with the next one
+    #[arg(long)]
+    once: bool,
 }
 
 impl Args {
@@ -22,6 +25,7 @@ impl Args {
             face: "acp",
             agent: self.agent,
             status_words: self.status_words,
+            once: self.once,
         })
     }
 }

@@ -346,7 +346,7 @@ impl Desk {
     /// `frontdesk acp --agent NAME` with a client on its pipes; not initialized yet.
     pub(crate) fn acp(&self, agent: &str, answers: Answers) -> Acp {
         let mut command = self.command(frontdesk());
-        Acp::spawn(&format!("desk:{agent}"), command.args(["acp", "--agent", agent]), answers)
+        Acp::spawn(&format!("desk:{agent}"), command.args(["acp", "--once", "--agent", agent]), answers)
     }
 
     /// `frontdesk acp` without an agent.

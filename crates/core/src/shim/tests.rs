@@ -1,0 +1,1 @@
+//! What a shim remembers, and what it makes of a new daemon.
