@@ -420,11 +420,10 @@ impl Shim {
 
     /// Its turn has ended, and nobody asks its questions again.
     fn forget_answers(&mut self, session: Option<&str>) {
-        let over = |id: &&Box<str>| {
-            let hop = self.hops.get(&***id);
-            session.is_some() && hop.is_some_and(|hop| hop.session.as_deref() == session)
-        };
-        let over: Vec<Box<str>> = self.answered.iter().filter(over).cloned().collect();
+        let Some(session) = session else { return };
+        let hops = self.hops.iter().filter(|(_, hop)| hop.answer.is_some());
+        let over = hops.filter(|(_, hop)| hop.session.as_deref() == Some(session));
+        let over: Vec<Box<str>> = over.map(|(id, _)| id.clone()).collect();
         over.iter().for_each(|id| self.forget_hop(id));
     }
 

@@ -73,7 +73,11 @@ impl Session {
             None
         };
         if let Some(error) = refused {
-            return self.tell_error(conn, &id, &error);
+            self.tell_error(conn, &id, &error);
+            if !self.clients.contains_key(&conn) {
+                self.out.push(Effect::Left { conn });
+            }
+            return;
         }
         let attachment = Attachment {
             client,

@@ -3,6 +3,7 @@
 mod carry;
 mod keep;
 mod model;
+mod rejoin;
 mod scenarios;
 
 use std::sync::Arc;

@@ -21,6 +21,7 @@ use crate::log::Reader;
 const BATCH_BYTES: usize = 256 << 10;
 
 type Prompts = Vec<(Box<str>, Seq)>;
+type Found = Vec<(Box<str>, Option<Bytes>)>;
 
 /// Prompts of one client that neither run nor wait.
 #[derive(Debug)]
@@ -64,11 +65,7 @@ impl Find {
 }
 
 /// Each prompt with its answer; without one if no turn was ever recorded for it.
-fn look(
-    path: &Path,
-    key: &str,
-    prompts: &Prompts,
-) -> Result<Vec<(Box<str>, Option<Bytes>)>, String> {
+fn look(path: &Path, key: &str, prompts: &Prompts) -> Result<Found, String> {
     let from = prompts.iter().map(|(_, after)| *after).min().unwrap_or(0);
     let reader = match from {
         0 => Reader::open(path),

@@ -24,8 +24,6 @@ use crate::paths::Paths;
 
 /// Longest line either way, in bytes: the longest that a configuration may allow.
 const LINE_BYTES_MAX: usize = 1 << 30;
-/// How long a daemon is looked for, once one is gone.
-const RECONNECT: Duration = Duration::from_secs(60);
 /// Pause before a daemon is looked for again, at first; it doubles up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(20);
 /// Longest pause before a daemon is looked for again.
@@ -57,7 +55,13 @@ enum Editor {
 }
 
 /// Carries frames until the editor has closed stdin and has its answers, or no daemon can be had.
-pub(super) fn run(paths: &Paths, up: UnixStream, mut hello: Value) -> anyhow::Result<ExitCode> {
+/// A daemon that is gone is looked for, for at most `wait`.
+pub(super) fn run(
+    paths: &Paths,
+    up: UnixStream,
+    mut hello: Value,
+    wait: Duration,
+) -> anyhow::Result<ExitCode> {
     let link: &'static Link = Box::leak(Box::new(Link {
         shim: Mutex::default(),
         room: Condvar::new(),
@@ -82,7 +86,7 @@ pub(super) fn run(paths: &Paths, up: UnixStream, mut hello: Value) -> anyhow::Re
         let next = if has_stopped {
             Err(anyhow::anyhow!("failed to go on: the daemon was told to stop"))
         } else {
-            link.reconnect(paths, &hello)
+            link.reconnect(paths, &hello, wait)
         };
         down = match next {
             Ok(down) => down,
@@ -105,8 +109,13 @@ impl Link {
     }
 
     /// Finds the next daemon, or starts it, and tells it where the editor stands.
-    fn reconnect(&self, paths: &Paths, hello: &Value) -> anyhow::Result<UnixStream> {
-        let until = Instant::now() + RECONNECT;
+    fn reconnect(
+        &self,
+        paths: &Paths,
+        hello: &Value,
+        wait: Duration,
+    ) -> anyhow::Result<UnixStream> {
+        let until = Instant::now().checked_add(wait);
         let starts = Instant::now() + COURTESY;
         let mut pause = PAUSE;
         let down = loop {
@@ -116,8 +125,8 @@ impl Link {
             };
             match up.and_then(|up| self.connected(up, hello)) {
                 Ok(down) => break down,
-                Err(error) if Instant::now() >= until => {
-                    let s = RECONNECT.as_secs();
+                Err(error) if until.is_some_and(|until| Instant::now() >= until) => {
+                    let s = wait.as_secs();
                     return Err(error.context(format!("failed to go on: no daemon for {s} s")));
                 }
                 Err(_) => {}
@@ -253,10 +262,18 @@ fn show(frames: &[Bytes]) -> io::Result<()> {
         return Ok(());
     }
     let mut out = io::stdout().lock();
+    let mut gathered = Vec::new();
     for frame in frames {
-        out.write_all(frame)?;
-        out.write_all(b"\n")?;
+        if frame.len() > PIECE_BYTES {
+            out.write_all(&gathered)?;
+            gathered.clear();
+            out.write_all(frame)?;
+        } else {
+            gathered.extend_from_slice(frame);
+        }
+        gathered.push(b'\n');
     }
+    out.write_all(&gathered)?;
     out.flush()
 }
 

@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::sys::signal::{SigSet, Signal};
@@ -33,6 +34,8 @@ pub struct ShimOptions {
     pub status_words: Option<String>,
     /// End with the daemon.
     pub once: bool,
+    /// How long a daemon is looked for once one is gone, in seconds.
+    pub wait_s: u64,
 }
 
 /// Bytes moved at once.
@@ -55,7 +58,7 @@ pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
     let mut up = connect_or_start(&paths)?;
     let hello = hello(&options);
     if options.face == "acp" && !options.once {
-        return lasting::run(&paths, up, hello);
+        return lasting::run(&paths, up, hello, Duration::from_secs(options.wait_s));
     }
     writeln!(up, "{hello}").context("failed to greet the daemon")?;
     let down = up.try_clone().context("failed to split the connection")?;
