@@ -13,6 +13,7 @@ mod agent_side;
 mod asks;
 mod attach;
 mod carried;
+mod clients;
 mod ends;
 mod keep;
 mod life;
@@ -39,17 +40,14 @@ use crate::status::State;
 use asks::Ask;
 use carried::Again;
 pub use carried::{Carried, Carry, SentRequest};
+pub use clients::{Attach, Client, How, Mark, Rejoin};
 pub use ends::{Ends, KnownChild};
 use life::Replay;
 pub use made::{Born, By, First, Rename};
 use passes::Pass;
 use rejoin::Rejoining;
-pub use rejoin::{Mark, Rejoin};
 use turns::{Forward, Queued, Stuck, Turn};
-pub use types::{
-    AgentFacts, Attach, Client, CloseWhy, Effect, How, Input, Now, OpenMode, Position,
-    StartFailure, Tag,
-};
+pub use types::{AgentFacts, CloseWhy, Effect, Input, Now, OpenMode, Position, StartFailure, Tag};
 
 /// Life of the lease on a session, as this daemon sees it (DESIGN section 6).
 #[derive(Debug)]

@@ -149,12 +149,8 @@ impl Session {
         self.allocate_name(earlier.as_deref(), prompt);
         self.tell_turn(conn, "running", None);
         let tag = self.tag();
-        self.out.push(Effect::Send {
-            tag,
-            frame,
-            client: client.clone(),
-            turn: Some(turn.as_str().into()),
-        });
+        let by = client.clone();
+        self.out.push(Effect::Send { tag, frame, client: by, turn: Some(turn.as_str().into()) });
         self.turn = Some(Turn { turn, tag, conn, client, id, cancelled_ms: None });
     }
 

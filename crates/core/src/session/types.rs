@@ -6,9 +6,8 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::clients::{Attach, How, Mark, Rejoin};
 use super::made::{Born, Rename};
-use super::rejoin::{Mark, Rejoin};
-use crate::agent::ClientAbilities;
 use crate::envelope::{Frame, Message};
 use crate::errors::WireError;
 use crate::fold::{ApprovalMode, Done};
@@ -29,19 +28,6 @@ pub struct Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
-/// A client as the machine sees it.
-#[derive(Clone, Debug)]
-pub struct Client {
-    /// The connection.
-    pub conn: ConnId,
-    /// The client's own key, kept over reconnects.
-    pub key: Arc<str>,
-    /// What it calls itself.
-    pub name: Arc<str>,
-    /// What the agent may ask of it.
-    pub can: ClientAbilities,
-}
-
 /// The instance that has, or is about to have, the session.
 #[derive(Clone, Debug, Default)]
 pub struct AgentFacts {
@@ -61,32 +47,6 @@ pub struct AgentFacts {
 
 /// An instance's id as text; empty when there is none.
 pub type InstanceName = String;
-
-/// How a client comes in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// `session/load`: history first, then the answer.
-    Load,
-    /// `session/resume`: no history.
-    Resume,
-}
-
-/// A client wants to take part.
-#[derive(Clone, Debug)]
-pub struct Attach {
-    /// Who.
-    pub client: Client,
-    /// The request's id, as text.
-    pub id: Box<str>,
-    /// Load or resume.
-    pub how: How,
-    /// The id it asked with.
-    pub spelling: Box<str>,
-    /// Its parameters as text, for a start.
-    pub params: Bytes,
-    /// What it has been shown of the history that a load shows.
-    pub from: Mark,
-}
 
 /// What to do with the history that an agent replays while it loads.
 #[derive(Clone, Debug)]
