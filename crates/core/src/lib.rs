@@ -20,5 +20,6 @@ pub mod record;
 pub mod render;
 pub mod route;
 pub mod session;
+pub mod shim;
 pub mod status;
 pub mod workspace;

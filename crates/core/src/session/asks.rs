@@ -165,7 +165,7 @@ impl Session {
         }
         ask.asked.insert(conn);
         let frame = ask.frame.spliced(Some(&quote(hop)), own.then_some(&*spelling));
-        self.out.push(Effect::Tell { conn, frame, hop: Some(hop.into()) });
+        self.out.push(Effect::Tell { conn, frame, hop: Some(hop.into()), mark: None });
     }
 
     pub(super) fn client_answer(&mut self, conn: ConnId, hop: &str, frame: &Frame) {
@@ -249,7 +249,12 @@ impl Session {
     fn withdraw(&mut self, ask: &Ask, but: Option<ConnId>) {
         for conn in ask.asked.iter().filter(|conn| Some(**conn) != but) {
             self.out.push(Effect::Forget { conn: *conn, hop: ask.hop.clone() });
-            self.out.push(Effect::Tell { conn: *conn, frame: cancel_frame(&ask.hop), hop: None });
+            self.out.push(Effect::Tell {
+                conn: *conn,
+                frame: cancel_frame(&ask.hop),
+                hop: None,
+                mark: None,
+            });
         }
     }
 }

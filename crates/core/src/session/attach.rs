@@ -3,14 +3,14 @@
 
 use serde_json::{Value, json};
 
-use super::{Attach, Attachment, Effect, How, Phase, Session};
+use super::{Attach, Attachment, Effect, How, Mark, Phase, Session};
 use crate::envelope::Frame;
 use crate::errors::{Code, WireError};
 use crate::ids::{ConnId, Seq};
 
 impl Session {
     pub(super) fn attach(&mut self, attach: Attach) {
-        let Attach { client, id, how, spelling, params } = attach;
+        let Attach { client, id, how, spelling, params, from } = attach;
         let conn = client.conn;
         let limit = usize::try_from(self.limits.attachments).unwrap_or(usize::MAX);
         if !self.clients.contains_key(&conn) && self.clients.len() >= limit {
@@ -25,7 +25,7 @@ impl Session {
         }
         if let Some(reading) = self.clients.get_mut(&conn).filter(|it| it.is_reading()) {
             // Two readings at once would show everything twice.
-            let attach = Attach { client, id, how, spelling, params };
+            let attach = Attach { client, id, how, spelling, params, from };
             return match reading.again.replace(Box::new(attach)) {
                 None => {}
                 Some(earlier) => {
@@ -36,7 +36,7 @@ impl Session {
             };
         }
         if self.is_history() && matches!(self.phase, Phase::Cold) {
-            self.attach_to_history(client, id, how, spelling);
+            self.attach_to_history(client, id, how, spelling, from);
             return;
         }
         let attachment = Attachment {
@@ -45,6 +45,8 @@ impl Session {
             live: false,
             joined: self.view.seq,
             reply: Some((id, how)),
+            from,
+            rejoin: None,
             waiting: !matches!(self.phase, Phase::Live),
             owed: Vec::new(),
             again: None,
@@ -70,6 +72,7 @@ impl Session {
         id: Box<str>,
         how: How,
         spelling: Box<str>,
+        from: Mark,
     ) {
         let conn = client.conn;
         if how == How::Resume || self.view.items == 0 {
@@ -85,6 +88,8 @@ impl Session {
             live: false,
             joined,
             reply,
+            from,
+            rejoin: None,
             waiting: false,
             owed: Vec::new(),
             again: None,
@@ -99,12 +104,15 @@ impl Session {
         let Some(attachment) = self.clients.get_mut(&conn) else { return };
         attachment.waiting = false;
         match attachment.reply {
-            Some((_, How::Load)) => self.catch_up(conn, 0),
+            Some((_, How::Load)) => {
+                let from = attachment.from;
+                self.catch_up(conn, from);
+            }
             Some((_, How::Resume)) | None => self.go_live(conn),
         }
     }
 
-    fn catch_up(&mut self, conn: ConnId, from: Seq) {
+    pub(super) fn catch_up(&mut self, conn: ConnId, from: Mark) {
         let Some(attachment) = self.clients.get_mut(&conn) else { return };
         attachment.live = false;
         self.out.push(Effect::CatchUp {
@@ -119,7 +127,7 @@ impl Session {
     pub(super) fn caught_up(&mut self, conn: ConnId, seq: Seq) {
         match self.clients.get(&conn) {
             Some(attachment) if attachment.live || attachment.waiting => {}
-            Some(_) if seq < self.view.seq => self.catch_up(conn, seq),
+            Some(_) if seq < self.view.seq => self.catch_up(conn, Mark::whole(seq)),
             Some(_) => self.go_live(conn),
             None => {}
         }
@@ -128,11 +136,11 @@ impl Session {
     pub(super) fn lagging(&mut self, conn: ConnId) {
         if self.clients.get(&conn).is_some_and(|attachment| attachment.live) {
             let seq = self.view.seq;
-            self.catch_up(conn, seq);
+            self.catch_up(conn, Mark::whole(seq));
         }
     }
 
-    fn go_live(&mut self, conn: ConnId) {
+    pub(super) fn go_live(&mut self, conn: ConnId) {
         let meta = self.attach_meta(conn);
         let mut result = (*self.view.options).clone();
         result.insert("_meta".into(), json!({ "frontdesk": meta }));
@@ -142,9 +150,12 @@ impl Session {
         let Some(attachment) = self.clients.get_mut(&conn) else { return };
         attachment.live = true;
         let (owed, again) = (std::mem::take(&mut attachment.owed), attachment.again.take());
+        let rejoin = attachment.rejoin.take();
         let spelling = attachment.spelling.clone();
         if let Some((id, how)) = attachment.reply.take() {
-            self.answer(conn, &id, Frame::success(&id, &result));
+            let frame = Frame::success(&id, &result);
+            let mark = Some(Mark::whole(self.view.seq));
+            self.out.push(Effect::Answer { conn, id, frame, mark });
             if let (How::Resume, Some(commands)) = (how, commands) {
                 let frame = Frame::call("session/update", None, &commands);
                 let frame = crate::render::respell(&frame, &native, &spelling);
@@ -155,9 +166,14 @@ impl Session {
             self.answer(conn, &id, frame);
         }
         self.tell_name(conn);
-        self.tell_running_turn(conn);
+        if rejoin.is_none() {
+            self.tell_running_turn(conn);
+        }
         self.offer_open_asks(conn);
         self.offer_waiting_passes(conn);
+        if let Some(rejoin) = rejoin {
+            self.rejoined(conn, &rejoin);
+        }
         if let Some(again) = again {
             self.take(super::Input::Attach(*again));
         }
@@ -184,6 +200,11 @@ impl Session {
             let text = "the session was closed before this was answered";
             self.tell_error(conn, &id, &WireError::new(Code::InstanceEnded, text));
         }
+        let rejoin = self.clients.get_mut(&conn).and_then(|attachment| attachment.rejoin.take());
+        if let Some(rejoin) = rejoin {
+            let text = "the session was closed before this was answered";
+            self.tell_error(conn, &rejoin.id, &WireError::new(Code::InstanceEnded, text));
+        }
         for forward in self.take_forwards(conn) {
             let text = "the session was closed before the agent answered";
             self.tell_error(conn, &forward.id, &WireError::new(Code::InstanceEnded, text));
@@ -204,7 +225,7 @@ impl Session {
     pub(super) fn detach(&mut self, conn: ConnId) {
         let Some(attachment) = self.clients.remove(&conn) else { return };
         for (id, frame) in attachment.owed {
-            self.out.push(Effect::Answer { conn, id, frame });
+            self.out.push(Effect::Answer { conn, id, frame, mark: None });
         }
         if let Some(again) = attachment.again {
             let text = "the session was closed before this was answered";

@@ -273,6 +273,7 @@ impl Session {
             turn: prompted.turn.clone().into_owned(),
             tag,
             conn: NOBODY,
+            client: prompted.client.as_ref().into(),
             id: prompted.request_id.clone().into(),
             cancelled_ms,
         });

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::made::{Born, First};
 use super::types::{AgentFacts, CloseWhy, OpenMode, StartFailure};
-use super::{Attachment, Effect, How, Input, Phase, Session};
+use super::{Attachment, Effect, How, Input, Mark, Phase, Session};
 use crate::envelope::{Frame, quote};
 use crate::errors::{Code, WireError, not_found_as_asked};
 use crate::ids::ConnId;
@@ -83,13 +83,17 @@ impl Session {
         let Some(newborn) = self.newborn.take() else { return };
         let (First { client, id, spelling }, answer) = *newborn;
         let conn = client.conn;
-        self.answer(conn, &id, answer.spliced(Some(&id), Some(&quote(&spelling))));
+        let frame = answer.spliced(Some(&id), Some(&quote(&spelling)));
+        let mark = Some(Mark::whole(self.view.seq));
+        self.out.push(Effect::Answer { conn, id, frame, mark });
         let attachment = Attachment {
             client,
             spelling,
             live: true,
             joined: self.view.seq,
             reply: None,
+            from: Mark::default(),
+            rejoin: None,
             waiting: false,
             owed: Vec::new(),
             again: None,

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::types::{AgentFacts, Client};
+use super::clients::Client;
+use super::types::AgentFacts;
 use crate::envelope::Frame;
 use crate::fold::{ApprovalMode, ClientInfo, ForkedFrom};
 

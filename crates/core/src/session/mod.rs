@@ -13,11 +13,13 @@ mod agent_side;
 mod asks;
 mod attach;
 mod carried;
+mod clients;
 mod ends;
 mod keep;
 mod life;
 pub mod made;
 mod passes;
+mod rejoin;
 mod turns;
 pub mod types;
 
@@ -38,15 +40,14 @@ use crate::status::State;
 use asks::Ask;
 use carried::Again;
 pub use carried::{Carried, Carry, SentRequest};
+pub use clients::{Attach, Client, How, Mark, Rejoin};
 pub use ends::{Ends, KnownChild};
 use life::Replay;
 pub use made::{Born, By, First, Rename};
 use passes::Pass;
+use rejoin::Rejoining;
 use turns::{Forward, Queued, Stuck, Turn};
-pub use types::{
-    AgentFacts, Attach, Client, CloseWhy, Effect, How, Input, Now, OpenMode, Position,
-    StartFailure, Tag,
-};
+pub use types::{AgentFacts, CloseWhy, Effect, Input, Now, OpenMode, Position, StartFailure, Tag};
 
 /// Life of the lease on a session, as this daemon sees it (DESIGN section 6).
 #[derive(Debug)]
@@ -73,6 +74,10 @@ struct Attachment {
     joined: Seq,
     /// A load or resume that is not answered yet.
     reply: Option<(Box<str>, How)>,
+    /// What it was shown of a load's history before.
+    from: Mark,
+    /// It goes on after its connection was gone, and is not told so yet.
+    rejoin: Option<Box<Rejoining>>,
     /// Waits for the session to be started.
     waiting: bool,
     /// Answers that wait until it has read what was said before them.
@@ -170,6 +175,8 @@ impl Session {
         }
         match input {
             Input::Attach(attach) => self.attach(attach),
+            Input::Rejoin(rejoin) => self.rejoin(*rejoin),
+            Input::Found { conn, found } => self.found(conn, found),
             Input::CaughtUp { conn, seq } => self.caught_up(conn, seq),
             Input::Lagging { conn } => self.lagging(conn),
             Input::Detach { conn } => {
@@ -268,6 +275,12 @@ impl Session {
         live.map(|(conn, attachment)| (*conn, attachment.spelling.as_ref()))
     }
 
+    /// The id that a client asked with.
+    #[must_use]
+    pub fn spelling_of(&self, conn: ConnId) -> Option<&str> {
+        self.clients.get(&conn).map(|attachment| &*attachment.spelling)
+    }
+
     /// Prompts that wait.
     #[must_use]
     pub fn queued_turns(&self) -> usize {
@@ -312,8 +325,11 @@ impl Session {
         let native = self.native().to_owned();
         self.renderer.acp_v1(&record, &native, &mut shown);
         self.out.push(Effect::Append(record));
-        for Shown { to, frame } in shown {
-            self.show(&to, &frame);
+        let count = shown.len();
+        let seq = self.view.seq;
+        for (at, Shown { to, frame }) in shown.into_iter().enumerate() {
+            let mark = Some(Mark::of(seq, at, count));
+            self.show_as(&to, mark, |spelling| respell(&frame, &native, spelling));
         }
     }
 
@@ -321,9 +337,10 @@ impl Session {
     fn append_update(&mut self, kind: Kind, src: Source, data: Bytes, frame: &Frame) {
         let record = self.record(kind, Some(src), data);
         let to = self.renderer.audience(&record);
+        let mark = Some(Mark::whole(record.seq));
         self.out.push(Effect::Append(record));
         let own = frame.session_id().as_deref() == Some(self.native());
-        self.show_as(&to, |spelling| {
+        self.show_as(&to, mark, |spelling| {
             if own { frame.spliced(None, Some(&quote(spelling))) } else { frame.text.clone() }
         });
     }
@@ -349,10 +366,10 @@ impl Session {
     /// Sends a frame to all live attachments of an audience, each in its own spelling.
     fn show(&mut self, to: &Audience, frame: &Bytes) {
         let native = self.native().to_owned();
-        self.show_as(to, |spelling| respell(frame, &native, spelling));
+        self.show_as(to, None, |spelling| respell(frame, &native, spelling));
     }
 
-    fn show_as(&mut self, to: &Audience, frame_in: impl Fn(&str) -> Bytes) {
+    fn show_as(&mut self, to: &Audience, mark: Option<Mark>, frame_in: impl Fn(&str) -> Bytes) {
         let mut last: Option<(&str, Bytes)> = None;
         for (conn, attachment) in &self.clients {
             let key = attachment.client.key.as_ref();
@@ -370,13 +387,13 @@ impl Session {
                 }
                 _ => frame_in(&attachment.spelling),
             };
-            self.out.push(Effect::Tell { conn: *conn, frame: spelled.clone(), hop: None });
+            self.out.push(Effect::Tell { conn: *conn, frame: spelled.clone(), hop: None, mark });
             last = Some((&attachment.spelling, spelled));
         }
     }
 
     fn tell(&mut self, conn: ConnId, frame: Bytes) {
-        self.out.push(Effect::Tell { conn, frame, hop: None });
+        self.out.push(Effect::Tell { conn, frame, hop: None, mark: None });
     }
 
     /// Answers a client's request; behind what was said before it, also where the client is slow.
@@ -384,7 +401,7 @@ impl Session {
         if let Some(reading) = self.clients.get_mut(&conn).filter(|it| it.is_reading()) {
             return reading.owed.push((id.into(), frame));
         }
-        self.out.push(Effect::Answer { conn, id: id.into(), frame });
+        self.out.push(Effect::Answer { conn, id: id.into(), frame, mark: None });
     }
 
     fn tell_error(&mut self, conn: ConnId, id: &str, error: &WireError) {

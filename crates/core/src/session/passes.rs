@@ -94,7 +94,7 @@ impl Session {
         let spelling = quote(&self.spelling(conn));
         let own = frame.session_id().as_deref() == Some(self.native());
         let frame = frame.spliced(Some(&quote(hop)), own.then_some(&*spelling));
-        self.out.push(Effect::Tell { conn, frame, hop: Some(hop.into()) });
+        self.out.push(Effect::Tell { conn, frame, hop: Some(hop.into()), mark: None });
     }
 
     pub(super) fn pass_answer(&mut self, conn: ConnId, hop: &str, frame: &Frame) {

@@ -3,6 +3,7 @@
 mod carry;
 mod keep;
 mod model;
+mod rejoin;
 mod scenarios;
 
 use std::sync::Arc;
@@ -71,6 +72,7 @@ impl Bench {
             how,
             spelling: "n".into(),
             params: Bytes::from_static(b"{}"),
+            from: Mark::default(),
         }))
     }
 
@@ -140,11 +142,17 @@ fn words(effects: &[Effect]) -> Vec<String> {
         .map(|effect| match effect {
             Effect::Append(record) => format!("write {}", record.kind),
             Effect::Sync => "sync".into(),
-            Effect::Tell { conn, frame, hop: Some(_) } => format!("ask {conn} {}", method(frame)),
-            Effect::Tell { conn, frame, hop: None } => format!("tell {conn} {}", method(frame)),
-            Effect::Answer { conn, id, frame } => format!("answer {conn} {id} {}", outcome(frame)),
+            Effect::Tell { conn, frame, hop: Some(_), .. } => {
+                format!("ask {conn} {}", method(frame))
+            }
+            Effect::Tell { conn, frame, hop: None, .. } => format!("tell {conn} {}", method(frame)),
+            Effect::Answer { conn, id, frame, .. } => {
+                format!("answer {conn} {id} {}", outcome(frame))
+            }
             Effect::Forget { conn, .. } => format!("forget {conn}"),
-            Effect::CatchUp { conn, from, .. } => format!("catch-up {conn} from {from}"),
+            Effect::CatchUp { conn, from, .. } => format!("catch-up {conn} from {}", from.seq),
+            Effect::TakenBack { conn, id } => format!("taken back {conn} {id}"),
+            Effect::Find { conn, prompts, .. } => format!("find {conn} {}", prompts.len()),
             Effect::Send { frame, .. } => format!("send {}", frame.method),
             Effect::Notify(frame) => format!("reply {}", method(frame)),
             Effect::Settle { frame: Some(frame), .. } => format!("reply {}", method(frame)),

@@ -35,6 +35,7 @@ pub(super) struct Turn {
     pub(super) turn: String,
     pub(super) tag: Tag,
     pub(super) conn: ConnId,
+    pub(super) client: Arc<str>,
     pub(super) id: Box<str>,
     /// When `session/cancel` was passed on.
     pub(super) cancelled_ms: Option<u64>,
@@ -148,8 +149,9 @@ impl Session {
         self.allocate_name(earlier.as_deref(), prompt);
         self.tell_turn(conn, "running", None);
         let tag = self.tag();
-        self.out.push(Effect::Send { tag, frame, client, turn: Some(turn.as_str().into()) });
-        self.turn = Some(Turn { turn, tag, conn, id, cancelled_ms: None });
+        let by = client.clone();
+        self.out.push(Effect::Send { tag, frame, client: by, turn: Some(turn.as_str().into()) });
+        self.turn = Some(Turn { turn, tag, conn, client, id, cancelled_ms: None });
     }
 
     pub(super) fn agent_answer(&mut self, tag: Tag, frame: &Frame, src: Option<Source>) {
@@ -388,7 +390,7 @@ impl Session {
 
     /// Gives an agent's answer to the client that asked: its own id, its own spelling of the session,
     /// all else as it came.
-    fn pass_answer_on(&mut self, conn: ConnId, id: &str, frame: &Frame) {
+    pub(super) fn pass_answer_on(&mut self, conn: ConnId, id: &str, frame: &Frame) {
         let spelling = self.spelling(conn);
         let not_found = frame.error().and_then(|error| not_found_as_asked(error, &spelling));
         let own = frame.session_id().as_deref() == Some(self.native());

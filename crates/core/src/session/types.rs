@@ -6,8 +6,8 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::clients::{Attach, How, Mark, Rejoin};
 use super::made::{Born, Rename};
-use crate::agent::ClientAbilities;
 use crate::envelope::{Frame, Message};
 use crate::errors::WireError;
 use crate::fold::{ApprovalMode, Done};
@@ -28,19 +28,6 @@ pub struct Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
-/// A client as the machine sees it.
-#[derive(Clone, Debug)]
-pub struct Client {
-    /// The connection.
-    pub conn: ConnId,
-    /// The client's own key, kept over reconnects.
-    pub key: Arc<str>,
-    /// What it calls itself.
-    pub name: Arc<str>,
-    /// What the agent may ask of it.
-    pub can: ClientAbilities,
-}
-
 /// The instance that has, or is about to have, the session.
 #[derive(Clone, Debug, Default)]
 pub struct AgentFacts {
@@ -60,30 +47,6 @@ pub struct AgentFacts {
 
 /// An instance's id as text; empty when there is none.
 pub type InstanceName = String;
-
-/// How a client comes in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// `session/load`: history first, then the answer.
-    Load,
-    /// `session/resume`: no history.
-    Resume,
-}
-
-/// A client wants to take part.
-#[derive(Clone, Debug)]
-pub struct Attach {
-    /// Who.
-    pub client: Client,
-    /// The request's id, as text.
-    pub id: Box<str>,
-    /// Load or resume.
-    pub how: How,
-    /// The id it asked with.
-    pub spelling: Box<str>,
-    /// Its parameters as text, for a start.
-    pub params: Bytes,
-}
 
 /// What to do with the history that an agent replays while it loads.
 #[derive(Clone, Debug)]
@@ -155,6 +118,15 @@ pub enum StartFailure {
 pub enum Input {
     /// A client loads or resumes.
     Attach(Attach),
+    /// A client whose connection was gone goes on where it was.
+    Rejoin(Box<Rejoin>),
+    /// What the journal has of prompts that `Effect::Find` named: the answer, if it was recorded.
+    Found {
+        /// Who.
+        conn: ConnId,
+        /// Each prompt's id, as text, and its answer.
+        found: Vec<(Box<str>, Option<Bytes>)>,
+    },
     /// A client has read the journal up to `seq`.
     CaughtUp {
         /// Who.
@@ -331,6 +303,7 @@ impl Input {
     pub(super) fn conn(&self) -> Option<ConnId> {
         match self {
             Self::Attach(attach) => Some(attach.client.conn),
+            Self::Rejoin(rejoin) => Some(rejoin.client.conn),
             Self::Prompt { conn, .. } | Self::Forward { conn, .. } | Self::Close { conn, .. } => {
                 Some(*conn)
             }
@@ -342,11 +315,13 @@ impl Input {
     pub(super) fn waits_for_draining(&self) -> bool {
         match self {
             Self::Attach(_)
+            | Self::Rejoin(_)
             | Self::Prompt { .. }
             | Self::Forward { .. }
             | Self::Close { .. }
             | Self::Unload { .. } => true,
             Self::CaughtUp { .. }
+            | Self::Found { .. }
             | Self::Lagging { .. }
             | Self::Detach { .. }
             | Self::Notify { .. }
@@ -392,6 +367,8 @@ pub enum Effect {
         frame: Bytes,
         /// For requests: the id under which its answer comes back to this session.
         hop: Option<Box<str>>,
+        /// How far the client has been shown the session with it.
+        mark: Option<Mark>,
     },
     /// Answer a client's request.
     Answer {
@@ -401,6 +378,8 @@ pub enum Effect {
         id: Box<str>,
         /// The whole answer.
         frame: Bytes,
+        /// From where on the client is shown the session.
+        mark: Option<Mark>,
     },
     /// The client's answer to this request is no longer wanted.
     Forget {
@@ -417,10 +396,26 @@ pub enum Effect {
         key: Arc<str>,
         /// The id it asked with.
         spelling: Box<str>,
-        /// The last record it has.
-        from: Seq,
+        /// What it has been shown.
+        from: Mark,
         /// Records after this one that it caused itself are not shown to it again.
         own_after: Seq,
+    },
+    /// A request of an earlier connection of this client is answered on this one.
+    TakenBack {
+        /// Whom.
+        conn: ConnId,
+        /// The request's id, as text.
+        id: Box<str>,
+    },
+    /// Look prompts of a client up in the journal, then say `Found`.
+    Find {
+        /// Whom.
+        conn: ConnId,
+        /// Its key.
+        key: Arc<str>,
+        /// Each prompt's id, as text, and a record that is older than its own.
+        prompts: Vec<(Box<str>, Seq)>,
     },
     /// Send a client's request to the agent under a new id and with its own session id.
     Send {

@@ -13,6 +13,12 @@ pub(crate) struct Args {
     /// The spelling of status words: active/inactive, or open/saved
     #[arg(long, value_name = "WORDS", value_parser = ["active", "open"])]
     status_words: Option<String>,
+    /// How long to look for a daemon once one is gone, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, conflicts_with = "once")]
+    wait_s: u64,
+    /// End when the daemon ends, instead of going on with the next one
+    #[arg(long)]
+    once: bool,
 }
 
 impl Args {
@@ -22,6 +28,8 @@ impl Args {
             face: "acp",
             agent: self.agent,
             status_words: self.status_words,
+            once: self.once,
+            wait_s: self.wait_s,
         })
     }
 }

@@ -5,6 +5,7 @@
 pub mod outbox;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -13,7 +14,8 @@ use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::WireError;
 use frontdesk_core::fold::ClientInfo;
 use frontdesk_core::ids::{ConnId, Key};
-use frontdesk_core::session::Client;
+use frontdesk_core::session::{Client, Mark};
+use frontdesk_core::shim::{answer_mark, mark_text};
 use frontdesk_core::status::Words;
 use serde::Deserialize;
 use serde_json::Value;
@@ -37,6 +39,10 @@ pub struct Hello {
     pub kind: Option<String>,
     /// Binds the connection to one agent.
     pub agent: Option<String>,
+    /// Lines that show something of a session say how far that is, `frontdesk_core::shim`.
+    pub positions: bool,
+    /// The client was connected before, with the same key; what is left of that is cut off.
+    pub again: bool,
     /// The words for `session/status`: `active` or `open`.
     pub status_words: Option<String>,
     /// The caller's working directory, for starting an agent before a session names one.
@@ -58,8 +64,12 @@ pub struct Conn {
     pub words: Words,
     /// Its working directory.
     pub cwd: Option<String>,
+    /// Its lines say how far they show a session.
+    pub positions: bool,
     /// What waits for it.
     pub outbox: Outbox,
+    /// A later connection of the same client has taken its place.
+    is_replaced: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -72,6 +82,8 @@ struct State {
     hops: HashMap<Box<str>, LaneHandle>,
     /// Ids of its own requests that are not answered yet.
     open: HashSet<Box<str>>,
+    /// What it was shown of loads that were not answered, by the id it asks with.
+    loads: HashMap<Box<str>, Mark>,
     /// An instance that was started for it and has no session yet.
     spare: Option<Arc<Instance>>,
 }
@@ -117,6 +129,8 @@ impl Conn {
             bound: hello.agent,
             words,
             cwd: hello.cwd,
+            positions: hello.positions,
+            is_replaced: AtomicBool::new(false),
             outbox: Outbox::new(outbox_bytes),
             state: Mutex::default(),
         }
@@ -150,6 +164,37 @@ impl Conn {
         self.outbox.push(frame)
     }
 
+    /// Sends a frame that shows a session up to a mark.
+    pub fn send_marked(&self, mark: Option<(Mark, &str)>, frame: Bytes) -> Pushed {
+        match mark.filter(|_| self.positions) {
+            Some((mark, session)) => self.outbox.push_marked(mark_text(mark, session), frame),
+            None => self.outbox.push(frame),
+        }
+    }
+
+    /// Cuts it off: its client is connected anew, and says there what it has to say.
+    pub fn replace(&self) {
+        self.is_replaced.store(true, Ordering::Release);
+        self.outbox.close();
+    }
+
+    /// Whether a later connection has taken its place.
+    #[must_use]
+    pub fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::Acquire)
+    }
+
+    /// A load of this session goes on where an earlier daemon's ended.
+    pub fn begin_load_at(&self, session: &str, mark: Mark) {
+        lock(&self.state).loads.insert(session.into(), mark);
+    }
+
+    /// From where on a load shows history.
+    #[must_use]
+    pub fn load_from(&self, session: &str) -> Mark {
+        lock(&self.state).loads.remove(session).unwrap_or_default()
+    }
+
     /// Answers a request, once: a request that was answered already stays so.
     pub fn answer(&self, id: &str, result: Result<&str, &WireError>) {
         self.answer_frame(
@@ -168,11 +213,19 @@ impl Conn {
 
     /// Answers a request with a whole frame.
     pub fn answer_frame(&self, id: &str, frame: Bytes) {
+        self.answer_marked(id, None, frame);
+    }
+
+    /// The same, for an answer from which on a session is shown.
+    pub fn answer_marked(&self, id: &str, mark: Option<(Mark, &str)>, frame: Bytes) {
         // In one step: whoever finds no request open finds its answer in the outbox, and a client
         // that has the answer may use the id again.
         let mut state = lock(&self.state);
         state.open.remove(id);
-        self.send(frame);
+        match mark.filter(|_| self.positions) {
+            Some((mark, session)) => self.outbox.push_marked(answer_mark(mark, session), frame),
+            None => self.outbox.push(frame),
+        };
     }
 
     /// Notes a request that must be answered; `false` if its id is in use already.

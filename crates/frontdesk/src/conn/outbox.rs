@@ -24,9 +24,16 @@ pub struct Outbox {
 
 #[derive(Debug, Default)]
 struct State {
-    frames: VecDeque<Bytes>,
+    frames: VecDeque<Waiting>,
     bytes: usize,
     closed: bool,
+}
+
+/// A frame and the mark before it, which may be empty.
+#[derive(Debug)]
+struct Waiting {
+    mark: Bytes,
+    frame: Bytes,
 }
 
 /// What became of a frame.
@@ -55,12 +62,17 @@ impl Outbox {
     /// Adds a frame without its line end. It is kept even when the outbox is full: what must not be
     /// lost (answers, questions) may overshoot; what can be read from the journal stops at `Full`.
     pub fn push(&self, frame: Bytes) -> Pushed {
+        self.push_marked(Bytes::new(), frame)
+    }
+
+    /// The same, with a mark before it on its line.
+    pub fn push_marked(&self, mark: Bytes, frame: Bytes) -> Pushed {
         let mut state = lock(&self.state);
         if state.closed {
             return Pushed::Closed;
         }
-        state.bytes += frame.len() + 1;
-        state.frames.push_back(frame);
+        state.bytes += mark.len() + frame.len() + 1;
+        state.frames.push_back(Waiting { mark, frame });
         let full = state.bytes > self.bytes_max;
         drop(state);
         self.ready.notify_one();
@@ -120,8 +132,9 @@ impl Outbox {
             let mut written = 0;
             gathered.clear();
             let done = async {
-                for frame in &frames {
-                    written += frame.len() + 1;
+                for Waiting { mark, frame } in &frames {
+                    written += mark.len() + frame.len() + 1;
+                    gathered.extend_from_slice(mark);
                     if frame.len() > GATHER_BYTES {
                         out.write_all(&gathered).await?;
                         gathered.clear();
@@ -149,7 +162,7 @@ impl Outbox {
         self.close();
     }
 
-    async fn take(&self) -> (VecDeque<Bytes>, bool) {
+    async fn take(&self) -> (VecDeque<Waiting>, bool) {
         loop {
             {
                 let mut state = lock(&self.state);

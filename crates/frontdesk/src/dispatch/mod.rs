@@ -9,6 +9,7 @@ mod initialize;
 mod keep;
 mod list;
 mod open;
+mod rejoin;
 mod remove;
 mod sessions;
 mod status;
@@ -30,6 +31,9 @@ use crate::session::LaneMsg;
 
 /// Takes one message of a client.
 pub async fn message(node: &Arc<Node>, conn: &Arc<Conn>, message: Message) {
+    if conn.is_replaced() {
+        return;
+    }
     match message {
         Message::Request(frame) => request(node, conn, frame).await,
         Message::Notification(frame) => notification(node, conn, frame).await,
@@ -67,6 +71,10 @@ async fn request(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
         Method::Close => remove::close(node, conn, &frame).await,
         Method::Delete => in_task(node, conn, frame, remove::delete),
         Method::Prompt => prompt(node, conn, frame).await,
+        // What the client sends behind it must find it done.
+        Method::Frontdesk if &*frame.method == "_frontdesk/rejoin" => {
+            rejoin::rejoin(node, conn, &frame).await;
+        }
         Method::Frontdesk => in_task(node, conn, frame, ext::frontdesk),
         Method::Forward if frame.has_session_id() || needs_session(&frame.method) => {
             to_lane(node, conn, frame, |conn, frame| Input::Forward { conn, frame }).await;

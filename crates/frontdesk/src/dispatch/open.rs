@@ -6,7 +6,7 @@ use frontdesk_core::envelope::{Frame, quote};
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::methods::Method;
 use frontdesk_core::route::same_folder;
-use frontdesk_core::session::{Attach, By, How, Input};
+use frontdesk_core::session::{Attach, By, How, Input, Mark};
 use serde_json::json;
 
 use super::{cwd_of, params, resolve, session_id};
@@ -162,6 +162,7 @@ async fn attach(
         how,
         spelling: asked.into(),
         params: raw,
+        from: if how == How::Load { conn.load_from(asked) } else { Mark::default() },
     };
     lane.send(LaneMsg::Client(conn.clone(), Input::Attach(attach))).await;
     Ok(())

@@ -299,6 +299,13 @@ impl Node {
         free
     }
 
+    /// A client is connected anew: what is left of its earlier connections is cut off.
+    pub fn replace_conns(&self, key: &str) {
+        for conn in lock(&self.conns).values().filter(|conn| *conn.key == *key) {
+            conn.replace();
+        }
+    }
+
     /// A connection is gone: its sessions hear of it, its spare instance is ended.
     pub async fn remove_conn(&self, conn: &Conn) {
         lock(&self.conns).remove(&conn.id);
@@ -492,6 +499,10 @@ impl Node {
         }
         self.answer_the_rest().await;
         for conn in lock(&self.conns).values() {
+            if conn.positions {
+                // Else a shim would start the next daemon.
+                conn.send(bytes::Bytes::from_static(frontdesk_core::shim::STOP));
+            }
             conn.outbox.finish();
         }
     }

@@ -52,10 +52,14 @@ pub(super) async fn serve(node: Arc<Node>, msp: Arc<Face>, stream: UnixStream) {
         Err(_) => Err(format!("no first line came within {} ms", limit.as_millis())),
     };
     let is_msp = hello.as_ref().is_ok_and(|hello| hello.face == "msp");
+    let is_again = hello.as_ref().is_ok_and(|hello| hello.again);
     let conn = match hello.and_then(|hello| greet(&node, hello)) {
         Ok(conn) => conn,
         Err(text) => return refuse(writer, &WireError::new(Code::InvalidRequest, text)).await,
     };
+    if is_again {
+        node.replace_conns(&conn.key);
+    }
     if !node.add_conn(&conn) {
         let text = format!("{} clients are connected already", node.limits.connections);
         return refuse(writer, &WireError::new(Code::TooMany, text)).await;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use frontdesk_core::ids::Seq;
 use frontdesk_core::record::{Kind, Record};
 use frontdesk_core::render::{Audience, Renderer, Shown, remark, respell};
-use frontdesk_core::session::Input;
+use frontdesk_core::session::{Input, Mark};
 
 use super::{LaneHandle, LaneMsg};
 use crate::conn::Conn;
@@ -27,14 +27,14 @@ pub(super) struct CatchUp {
     pub(super) native: String,
     pub(super) spelling: Box<str>,
     pub(super) key: Arc<str>,
-    pub(super) from: Seq,
+    pub(super) from: Mark,
     pub(super) own_after: Seq,
 }
 
 impl CatchUp {
     /// Sends what the journal has after `from`, then says `CaughtUp`.
     pub(super) async fn run(self) {
-        let mut at = self.from;
+        let mut at = self.from.seq;
         match self.send_all(&mut at).await {
             Ok(true) => {
                 let input = Input::CaughtUp { conn: self.conn.id, seq: at };
@@ -51,7 +51,8 @@ impl CatchUp {
 
     async fn send_all(&self, at: &mut Seq) -> Result<bool, String> {
         let path = self.path.clone();
-        let from = self.from;
+        // A record that was shown in part is read again.
+        let from = self.from.seq.saturating_sub(Seq::from(self.from.part > 0));
         let mut reader = blocking(move || {
             let reader = match from {
                 0 => Reader::open(&path),
@@ -69,7 +70,7 @@ impl CatchUp {
             .await?;
             reader = back;
             if batch.is_empty() {
-                if self.from == 0 {
+                if self.from == Mark::default() {
                     self.tell_damage(reader.damage());
                 }
                 return Ok(true);
@@ -95,7 +96,12 @@ impl CatchUp {
     fn show(&self, renderer: &mut Renderer, record: &Record) {
         let mut shown = Vec::new();
         renderer.acp_v1(record, &self.native, &mut shown);
-        for Shown { to, frame } in shown {
+        let count = shown.len();
+        for (at, Shown { to, frame }) in shown.into_iter().enumerate() {
+            if record.seq == self.from.seq && at < self.from.part as usize {
+                continue;
+            }
+            let mark = Mark::of(record.seq, at, count);
             let own = |sender: &str| *sender == *self.key && record.seq > self.own_after;
             let wanted = match &to {
                 Audience::All => true,
@@ -104,7 +110,8 @@ impl CatchUp {
                 Audience::Sender(sender) => own(sender) && record.kind == Kind::Update,
             };
             if wanted {
-                self.conn.send(respell(&frame, &self.native, &self.spelling));
+                let frame = respell(&frame, &self.native, &self.spelling);
+                self.conn.send_marked(Some((mark, &self.spelling)), frame);
             }
         }
     }

@@ -8,10 +8,11 @@ use std::time::Duration;
 use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::ids::ConnId;
-use frontdesk_core::session::{CloseWhy, Effect, How, Input, Tag};
+use frontdesk_core::session::{CloseWhy, Effect, How, Input, Mark, Tag};
 
 use super::LaneMsg;
 use super::catch_up::CatchUp;
+use super::find::Find;
 use super::lane::Lane;
 use crate::agent::sending::Request;
 use crate::conn::outbox::Pushed;
@@ -155,18 +156,22 @@ impl Lane {
         match effect {
             Effect::Append(_) => {}
             Effect::Sync => found.is_unsafe |= !self.sync().await,
-            Effect::Tell { conn, frame, hop } => {
+            Effect::Tell { conn, frame, hop, mark } => {
                 let Some(to) = self.conns.get(&conn) else { return };
                 if let Some(hop) = &hop {
                     to.expect(hop, &self.handle);
                 }
-                if to.send(frame) == Pushed::Full && hop.is_none() && !found.full.contains(&conn) {
+                let mark = self.marked(conn, mark);
+                if to.send_marked(mark, frame) == Pushed::Full
+                    && hop.is_none()
+                    && !found.full.contains(&conn)
+                {
                     found.full.push(conn);
                 }
             }
-            Effect::Answer { conn, id, frame } => {
+            Effect::Answer { conn, id, frame, mark } => {
                 if let Some(to) = self.conns.get(&conn) {
-                    to.answer_frame(&id, frame);
+                    to.answer_marked(&id, self.marked(conn, mark), frame);
                 }
             }
             Effect::Forget { conn, hop } => {
@@ -187,6 +192,16 @@ impl Lane {
                     own_after,
                 };
                 tokio::spawn(catch_up.run());
+            }
+            Effect::TakenBack { conn, id } => {
+                if let Some(conn) = self.conns.get(&conn) {
+                    conn.opened(&id);
+                }
+            }
+            Effect::Find { conn, key, prompts } => {
+                let path = self.journal.path().to_path_buf();
+                let find = Find { conn, lane: self.handle.clone(), path, key, prompts };
+                tokio::spawn(find.run());
             }
             Effect::Send { tag, frame, client, turn } => {
                 self.send(tag, &frame, &client, turn.as_deref()).await;
@@ -223,6 +238,11 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// A mark with the session as the client spells it.
+    fn marked(&self, conn: ConnId, mark: Option<Mark>) -> Option<(Mark, &str)> {
+        Some((mark?, self.session.spelling_of(conn)?))
     }
 
     /// What the agent is owed is written down; until that works nothing else happens here.

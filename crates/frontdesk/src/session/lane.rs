@@ -459,6 +459,7 @@ async fn refuse_all(mut rx: mpsc::Receiver<LaneMsg>) {
         let LaneMsg::Client(conn, input) = message else { continue };
         let id: Box<str> = match &input {
             Input::Attach(attach) => attach.id.clone(),
+            Input::Rejoin(rejoin) => rejoin.id.clone(),
             Input::Prompt { frame, .. } | Input::Forward { frame, .. } => {
                 frame.id().unwrap_or("null").into()
             }

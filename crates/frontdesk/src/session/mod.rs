@@ -11,6 +11,7 @@ mod catch_up;
 mod children;
 mod copying;
 mod effects;
+mod find;
 mod lane;
 mod promise;
 mod rest;

@@ -44,6 +44,8 @@ pub fn connect_or_start(paths: &Paths) -> anyhow::Result<UnixStream> {
     let until = Instant::now() + START;
     loop {
         if let Ok(stream) = UnixStream::connect(&socket) {
+            // A daemon that ends before this process leaves nothing behind.
+            thread::spawn(move || daemon.wait());
             return Ok(stream);
         }
         if let Some(status) = daemon.try_wait().context("failed to watch the daemon")? {

@@ -1,10 +1,12 @@
 //! `frontdesk acp` and `frontdesk msp`: a face on stdio, carried to the daemon, which it starts if
 //! none runs.
 //!
-//! Plain threads and plain copies: the shim knows no methods and keeps nothing. When the daemon
-//! goes away it ends, as an agent would.
+//! Plain threads. The editor of `frontdesk acp` is carried over to the next daemon (`lasting`); on the
+//! other face, and where it was told so, frames are only copied, and the shim ends with the daemon, as
+//! an agent would.
 
 pub mod daemon;
+mod lasting;
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -12,10 +14,11 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::sys::signal::{SigSet, Signal};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::paths::Paths;
 pub use daemon::connect_or_start;
@@ -29,6 +32,10 @@ pub struct ShimOptions {
     pub agent: Option<String>,
     /// The spelling of status words: `active` or `open`.
     pub status_words: Option<String>,
+    /// End with the daemon.
+    pub once: bool,
+    /// How long a daemon is looked for once one is gone, in seconds.
+    pub wait_s: u64,
 }
 
 /// Bytes moved at once.
@@ -49,15 +56,10 @@ enum End {
 pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
     let paths = Paths::from_env(|name| std::env::var_os(name))?;
     let mut up = connect_or_start(&paths)?;
-    let hello = json!({
-        "frontdesk": 1,
-        "face": options.face,
-        "client": uuid::Uuid::new_v4(),
-        "kind": "shim",
-        "agent": options.agent,
-        "statusWords": options.status_words,
-        "cwd": std::env::current_dir().ok(),
-    });
+    let hello = hello(&options);
+    if options.face == "acp" && !options.once {
+        return lasting::run(&paths, up, hello, Duration::from_secs(options.wait_s));
+    }
     writeln!(up, "{hello}").context("failed to greet the daemon")?;
     let down = up.try_clone().context("failed to split the connection")?;
     let (ended, ends) = mpsc::channel();
@@ -86,6 +88,19 @@ pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
         }
     }
     anyhow::bail!("failed to go on: the daemon closed the connection (see `frontdesk doctor`)")
+}
+
+/// The first line on the socket.
+fn hello(options: &ShimOptions) -> Value {
+    json!({
+        "frontdesk": 1,
+        "face": options.face,
+        "client": uuid::Uuid::new_v4(),
+        "kind": "shim",
+        "agent": options.agent,
+        "statusWords": options.status_words,
+        "cwd": std::env::current_dir().ok(),
+    })
 }
 
 /// TERM and INT are what stdin's end is: what was asked is still answered, then the shim ends with

@@ -92,6 +92,13 @@ struct Shared {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending(i64);
 
+impl Pending {
+    /// The id it was sent with.
+    pub(crate) fn id(self) -> i64 {
+        self.0
+    }
+}
+
 /// The client and its child. Dropping it kills the child, by pid, and waits for it.
 pub(crate) struct Acp {
     shared: Arc<Shared>,

@@ -343,8 +343,18 @@ impl Desk {
         self.start();
     }
 
-    /// `frontdesk acp --agent NAME` with a client on its pipes; not initialized yet.
+    /// `frontdesk acp --once --agent NAME` with a client on its pipes; not initialized yet.
     pub(crate) fn acp(&self, agent: &str, answers: Answers) -> Acp {
+        let mut command = self.command(frontdesk());
+        Acp::spawn(
+            &format!("desk:{agent}"),
+            command.args(["acp", "--once", "--agent", agent]),
+            answers,
+        )
+    }
+
+    /// The same, which goes on with the next daemon when one is gone.
+    pub(crate) fn acp_lasting(&self, agent: &str, answers: Answers) -> Acp {
         let mut command = self.command(frontdesk());
         Acp::spawn(&format!("desk:{agent}"), command.args(["acp", "--agent", agent]), answers)
     }

@@ -286,7 +286,7 @@ impl Desk {
                 self.note(Line::Settled { hop, sent })?;
                 self.send(number, frame)
             }
-            Effect::Tell { conn, frame, hop: Some(hop) } if conn.0 == self.conn => {
+            Effect::Tell { conn, frame, hop: Some(hop), .. } if conn.0 == self.conn => {
                 self.hops.insert(hop, method(&frame));
                 Ok(())
             }
@@ -405,6 +405,7 @@ impl Desk {
             how: How::Resume,
             spelling: "key".into(),
             params: Bytes::from_static(b"{}"),
+            from: Mark::default(),
         };
         let effects = self.handle(Input::Attach(attach));
         self.carry_out(effects)
@@ -717,7 +718,14 @@ fn a_question_about_the_request_of_a_client_that_is_gone_is_asked_of_nobody() {
     let mut client = client(2);
     client.can.elicitation_form = true;
     let params = Bytes::from_static(b"{}");
-    let attach = Attach { client, id: "7".into(), how: How::Resume, spelling: "n".into(), params };
+    let attach = Attach {
+        client,
+        id: "7".into(),
+        how: How::Resume,
+        spelling: "n".into(),
+        params,
+        from: Mark::default(),
+    };
     let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 };
     let effects = session.handle(Input::Attach(attach), now);
     assert!(

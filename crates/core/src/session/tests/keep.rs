@@ -206,6 +206,7 @@ fn a_new_policy_settles_what_is_open_and_takes_it_back_from_people() {
         how: How::Resume,
         spelling: "n".into(),
         params: Bytes::from_static(b"{}"),
+        from: Mark::default(),
     }));
     bench.agent(ELICIT);
     let effects = bench.run(policy(ApprovalMode::DenyUnmatched));

@@ -154,6 +154,8 @@ impl World {
                 Effect::Open { .. }
                 | Effect::Shut { .. }
                 | Effect::CatchUp { .. }
+                | Effect::TakenBack { .. }
+                | Effect::Find { .. }
                 | Effect::EndStuck => self.work.push(effect),
                 Effect::Tell { .. }
                 | Effect::Owe { .. }
@@ -216,6 +218,7 @@ impl World {
                     how,
                     spelling: "n".into(),
                     params: Bytes::new(),
+                    from: Mark::default(),
                 };
                 self.step(Input::Attach(attach));
             }
@@ -365,7 +368,7 @@ impl World {
             Effect::EndStuck if well => self.step(Input::Unload { why: CloseWhy::Stuck }),
             Effect::EndStuck => {}
             Effect::CatchUp { conn, from, .. } => {
-                let seq = if well { self.last_seq } else { from };
+                let seq = if well { self.last_seq } else { from.seq };
                 self.step(Input::CaughtUp { conn, seq });
             }
             other => panic!("{other:?}"),

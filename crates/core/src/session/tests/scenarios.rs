@@ -3,9 +3,9 @@
 use super::*;
 
 const ASK: &str = r#"{"id":5,"method":"session/request_permission","params":{"sessionId":"n","options":[{"optionId":"yes"},{"optionId":"no"}]}}"#;
-const CHUNK: &str = r#"{"method":"session/update","params":{"sessionId":"n","update":{"sessionUpdate":"agent_message_chunk"}}}"#;
+pub(super) const CHUNK: &str = r#"{"method":"session/update","params":{"sessionId":"n","update":{"sessionUpdate":"agent_message_chunk"}}}"#;
 
-fn end_turn(bench: &mut Bench, tag: Tag) -> Vec<Effect> {
+pub(super) fn end_turn(bench: &mut Bench, tag: Tag) -> Vec<Effect> {
     bench.answered(tag, frame(r#"{"id":9,"result":{"stopReason":"end_turn"}}"#))
 }
 

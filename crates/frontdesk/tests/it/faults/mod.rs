@@ -17,6 +17,7 @@ mod outside;
 mod races;
 mod returns;
 mod shared;
+mod shim;
 mod streams;
 mod turns;
 

@@ -1,0 +1,93 @@
+//! Clients that go on after their connection was gone.
+
+use super::scenarios::{CHUNK, end_turn};
+use super::*;
+
+fn rejoin(conn: u64, seen: Option<Mark>, prompts: &[(&str, Seq)]) -> Input {
+    let prompts = prompts.iter().map(|(id, after)| ((*id).into(), *after)).collect();
+    // The client of connection 1, on another one.
+    let client = Client { conn: ConnId(conn), ..client(1) };
+    let (id, spelling) = ("\"r\"".into(), "key".into());
+    Input::Rejoin(Box::new(Rejoin { client, id, spelling, seen, prompts }))
+}
+
+fn told(effects: &[Effect]) -> String {
+    let answer = effects.iter().rev().find_map(|effect| match effect {
+        Effect::Answer { id, frame, .. } if **id == *"\"r\"" => Some(frame.clone()),
+        _ => None,
+    });
+    frame(std::str::from_utf8(&answer.unwrap()).unwrap()).result().unwrap().to_owned()
+}
+
+#[test]
+fn a_running_prompt_and_a_waiting_one_are_answered_on_the_new_connection() {
+    let mut bench = Bench::live();
+    let first = bench.prompt(1, "3", "hi");
+    bench.prompt(1, "4", "and then");
+    let seen = bench.session.view().seq;
+    bench.run(Input::Detach { conn: ConnId(1) });
+    assert_eq!(words(&bench.agent(CHUNK)), ["write update"]);
+    let effects = bench.run(rejoin(9, Some(Mark::whole(seen)), &[("3", 5), ("4", 5)]));
+    let catch_up = format!("catch-up c9 from {seen}");
+    assert_eq!(words(&effects), ["taken back c9 3", "taken back c9 4", &catch_up]);
+    // The turn ends while it still reads: first what it missed, then the answer.
+    let effects = end_turn(&mut bench, sent(&first));
+    assert!(!words(&effects).iter().any(|word| word.starts_with("answer")), "{effects:?}");
+    let seq = bench.session.view().seq;
+    let effects = bench.run(Input::CaughtUp { conn: ConnId(9), seq });
+    assert_eq!(words(&effects)[..1], ["answer c9 3 ok"]);
+    assert_eq!(told(&effects), r#"{"open":[],"unknown":[]}"#);
+}
+
+#[test]
+fn a_prompt_that_neither_runs_nor_waits_is_looked_up() {
+    let mut bench = Bench::live();
+    let first = bench.prompt(1, "3", "hi");
+    end_turn(&mut bench, sent(&first));
+    bench.run(Input::Detach { conn: ConnId(1) });
+    let seen = Some(Mark::whole(bench.session.view().seq));
+    assert_eq!(words(&bench.run(rejoin(9, seen, &[("3", 5), ("4", 5)]))), ["find c9 2"]);
+    let answer = Bytes::from_static(br#"{"id":3,"result":{"stopReason":"end_turn"}}"#);
+    let found = vec![("3".into(), Some(answer)), ("4".into(), None)];
+    let effects = bench.run(Input::Found { conn: ConnId(9), found });
+    assert_eq!(words(&effects)[..1], ["answer c9 3 ok"]);
+    assert_eq!(told(&effects), r#"{"open":[],"unknown":[4]}"#);
+}
+
+#[test]
+fn another_client_takes_back_nothing_of_it() {
+    let mut bench = Bench::live();
+    bench.prompt(1, "3", "hi");
+    let input = Rejoin {
+        client: client(2),
+        id: "\"r\"".into(),
+        spelling: "key".into(),
+        seen: None,
+        prompts: vec![("3".into(), 0)],
+    };
+    assert_eq!(words(&bench.run(Input::Rejoin(Box::new(input)))), ["find c2 1"]);
+}
+
+#[test]
+fn a_cold_session_is_not_loaded_for_it_and_a_taken_connection_is_refused() {
+    let mut bench = Bench::cold(View::default());
+    let effects = bench.run(rejoin(9, Some(Mark::default()), &[]));
+    assert_eq!(words(&effects), ["answer c9 \"r\" ok"]);
+    assert!(matches!(bench.session.phase(), Phase::Cold));
+    let effects = bench.run(rejoin(9, None, &[]));
+    assert_eq!(words(&effects), ["answer c9 \"r\" -32600"]);
+    assert_eq!(bench.session.client_count(), 1);
+}
+
+#[test]
+fn a_record_that_was_shown_in_part_is_read_again() {
+    let mut bench = Bench::live();
+    bench.run(Input::Detach { conn: ConnId(1) });
+    let seq = bench.session.view().seq;
+    let effects = bench.run(rejoin(9, Some(Mark { seq, part: 1 }), &[]));
+    let from = effects.iter().find_map(|effect| match effect {
+        Effect::CatchUp { from, own_after, .. } => Some((*from, *own_after)),
+        _ => None,
+    });
+    assert_eq!(from, Some((Mark { seq, part: 1 }, 0)));
+}
