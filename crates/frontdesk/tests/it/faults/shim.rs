@@ -291,3 +291,62 @@ fn nothing_is_lost_or_repeated_whenever_the_daemon_dies() {
     }
     println!("{} rounds: {kills} kills, {prompts} prompts, {lines} lines: all once", rounds());
 }
+
+/// A prompt of two blocks, which others are shown as two updates of one record.
+fn begin_two(editor: &mut Acp, session: &str, name: &str, words: &str) -> Pending {
+    let blocks = json!([{ "type": "text", "text": format!("# {name}") },
+        { "type": "text", "text": words }]);
+    editor.begin("session/prompt", json!({ "sessionId": session, "prompt": blocks }))
+}
+
+#[test]
+fn two_editors_see_each_others_prompts_once_over_daemons_that_die() {
+    let mut chance = Chance::new("two_editors_see_each_others_prompts");
+    let mut desk = demo_desk().open();
+    let mut one = editor(&desk, refuse_all());
+    let mut two = editor(&desk, refuse_all());
+    for round in 0..rounds() {
+        let session = new_session(&desk, &mut one);
+        let marks = [one.mark(), two.mark()];
+        two.ok("session/load", place(&desk, Some(&session)));
+        let mut asked = Vec::new();
+        for at in 0..3 {
+            asked.push((
+                true,
+                begin_two(&mut one, &session, &format!("one {at}"), "stream 12 every 3"),
+            ));
+            asked.push((
+                false,
+                begin_two(&mut two, &session, &format!("two {at}"), "stream 12 every 3"),
+            ));
+        }
+        for _ in 0..2 + chance.below(2) {
+            chance.pause(120);
+            kill_daemon(&mut desk);
+        }
+        for (is_one, pending) in asked {
+            ends_once(if is_one { &one } else { &two }, pending);
+        }
+        let records = log(&mut one, &session);
+        assert_eq!(endings(&records).len(), 6, "round {round}");
+        for (at, name) in ["one", "two"].into_iter().enumerate() {
+            let editor = if at == 0 { &one } else { &two };
+            let mut wanted = Vec::new();
+            for record in &records {
+                let own = record["data"]["prompt"][0]["text"].as_str();
+                let is_own = own.is_some_and(|text| text.starts_with(&format!("# {name} ")));
+                if !is_own {
+                    wanted.extend(told(std::slice::from_ref(record)));
+                }
+            }
+            let what = format!("round {round}, editor {name}");
+            // What the last turn told the other one may still be on its way.
+            eventually(&what, SOON, || {
+                seen(&editor.updates(&session, marks[at])).len() >= wanted.len()
+            });
+            same(&seen(&editor.updates(&session, marks[at])), &wanted, &what);
+        }
+        let force = json!({ "frontdesk": { "force": true } });
+        one.ok("session/close", json!({ "sessionId": session, "_meta": force }));
+    }
+}
