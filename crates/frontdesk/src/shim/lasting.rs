@@ -28,8 +28,10 @@ const LINE_BYTES_MAX: usize = 1 << 30;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Longest pause before a daemon is looked for again.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long somebody else gets to start the next daemon before the shim does.
+/// How long `frontdesk restart` gets to start the next daemon before the shim does.
 const COURTESY: Duration = Duration::from_millis(200);
+/// The same for whoever started the daemon, where that was no shim: a service manager, as a rule.
+const SERVICE_COURTESY: Duration = Duration::from_secs(3);
 
 /// What both directions share.
 #[derive(Debug)]
@@ -70,6 +72,7 @@ pub(super) fn run(
     }));
     hello["positions"] = json!(true);
     let mut down = link.connected(up, &hello)?;
+    let mut courtesy = courtesy(paths);
     hello["again"] = json!(true);
     thread::spawn(|| link.read_editor());
     loop {
@@ -86,7 +89,7 @@ pub(super) fn run(
         let next = if has_stopped {
             Err(anyhow::anyhow!("failed to go on: the daemon was told to stop"))
         } else {
-            link.reconnect(paths, &hello, wait)
+            link.reconnect(paths, &hello, wait, courtesy)
         };
         down = match next {
             Ok(down) => down,
@@ -96,6 +99,7 @@ pub(super) fn run(
                 return Err(error);
             }
         };
+        courtesy = self::courtesy(paths);
     }
 }
 
@@ -114,9 +118,10 @@ impl Link {
         paths: &Paths,
         hello: &Value,
         wait: Duration,
+        courtesy: Duration,
     ) -> anyhow::Result<UnixStream> {
         let until = Instant::now().checked_add(wait);
-        let starts = Instant::now() + COURTESY;
+        let starts = Instant::now() + courtesy;
         let mut pause = PAUSE;
         let down = loop {
             let up = match UnixStream::connect(paths.socket()) {
@@ -243,6 +248,14 @@ impl Link {
             }
         }
     }
+}
+
+/// How long others get to start the next daemon, by who started the one that runs.
+fn courtesy(paths: &Paths) -> Duration {
+    let pid = std::fs::read_to_string(paths.run.join("daemon.lock")).unwrap_or_default();
+    let words = std::fs::read(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
+    let is_own = words.split(|byte| *byte == 0).any(|word| word == b"--detach");
+    if is_own { COURTESY } else { SERVICE_COURTESY }
 }
 
 /// What is there, or nothing at the end.

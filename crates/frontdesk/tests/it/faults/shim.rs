@@ -50,11 +50,8 @@ fn daemon(desk: &Desk) -> Option<i32> {
     words.split(|byte| *byte == 0).any(|word| word == b"serve").then_some(pid)
 }
 
-/// Kills whichever daemon has the home. The desk's own one is reaped, too.
-fn kill_daemon(desk: &mut Desk) {
-    if desk.daemon_pid().is_some() {
-        return desk.kill9();
-    }
+/// Kills whichever daemon has the home: one that a shim has started.
+fn kill_daemon(desk: &Desk) {
     let mut found = None;
     eventually("the daemon that the shim starts", SOON, || {
         found = daemon(desk);
@@ -85,7 +82,7 @@ fn chunks(count: usize) -> Vec<String> {
 
 #[test]
 fn a_stream_goes_on_at_the_editor_when_the_daemon_is_killed() {
-    let mut desk = demo_desk().open();
+    let desk = demo_desk().build();
     let mut editor = editor(&desk, refuse_all());
     let session = new_session(&desk, &mut editor);
     let id = native(&mut editor, &session);
@@ -95,7 +92,7 @@ fn a_stream_goes_on_at_the_editor_when_the_daemon_is_killed() {
     editor.wait_update(&session, from, "a chunk", |it| {
         it["content"]["text"].as_str().is_some_and(|text| text.starts_with("chunk 20 "))
     });
-    kill_daemon(&mut desk);
+    kill_daemon(&desk);
     ends_once(&editor, first);
     ends_once(&editor, second);
     let mut wanted = chunks(120);
@@ -115,7 +112,7 @@ fn ends_once_more(editor: &mut Acp, session: &str) {
 #[test]
 fn a_question_is_asked_once_and_answered_before_while_or_after_the_daemon_is_away() {
     for when in ["before", "while", "after"] {
-        let mut desk = demo_desk().open();
+        let desk = demo_desk().build();
         let mut editor = editor(&desk, silent());
         let session = new_session(&desk, &mut editor);
         let from = editor.mark();
@@ -124,7 +121,7 @@ fn a_question_is_asked_once_and_answered_before_while_or_after_the_daemon_is_awa
         if when == "before" {
             allow(&editor, &asked);
         }
-        kill_daemon(&mut desk);
+        kill_daemon(&desk);
         if when == "while" {
             allow(&editor, &asked);
         }
@@ -167,8 +164,24 @@ fn a_restart_is_only_a_pause_and_a_stop_ends_the_shim() {
 }
 
 #[test]
-fn a_question_that_nobody_asks_any_more_is_taken_back_at_the_editor() {
+fn whoever_runs_the_daemon_is_given_time_to_start_the_next_one() {
     let mut desk = demo_desk().open();
+    let mut editor = editor(&desk, refuse_all());
+    let session = new_session(&desk, &mut editor);
+    let from = editor.mark();
+    let turn = begin_prompt(&mut editor, &session, "stream 100 every 4");
+    editor.wait_update(&session, from, "a chunk", |it| !it["content"]["text"].is_null());
+    desk.kill9();
+    // As a service manager does. It would fail if the shim had started one.
+    desk.start();
+    ends_once(&editor, turn);
+    same(&seen(&editor.updates(&session, from)), &chunks(100), "over two services");
+    assert_eq!(daemon(&desk), desk.daemon_pid().and_then(|pid| i32::try_from(pid).ok()));
+}
+
+#[test]
+fn a_question_that_nobody_asks_any_more_is_taken_back_at_the_editor() {
+    let desk = demo_desk().build();
     let mut editor = editor(&desk, silent());
     let session = new_session(&desk, &mut editor);
     let id = native(&mut editor, &session);
@@ -176,7 +189,7 @@ fn a_question_that_nobody_asks_any_more_is_taken_back_at_the_editor() {
     let turn = begin_prompt(&mut editor, &session, "ask May I?");
     let asked = editor.wait_ask(from, "session/request_permission");
     let agent = openings(&store(&desk), &id)[0].1;
-    kill_daemon(&mut desk);
+    kill_daemon(&desk);
     // The agent dies before anybody can look: the turn ends as failed.
     let _ = kill(Pid::from_raw(agent), Signal::SIGKILL);
     let error = editor.wait(turn, SOON).expect_err("its agent is gone");
@@ -191,7 +204,7 @@ fn a_question_that_nobody_asks_any_more_is_taken_back_at_the_editor() {
 
 #[test]
 fn without_a_daemon_every_request_gets_an_error_and_the_shim_ends() {
-    let mut desk = demo_desk().open();
+    let desk = demo_desk().build();
     let mut command = desk.command(frontdesk());
     command.args(["acp", "--agent", "demo", "--wait-s", "1"]);
     let mut editor = Acp::spawn("desk:demo", &mut command, refuse_all());
@@ -202,7 +215,7 @@ fn without_a_daemon_every_request_gets_an_error_and_the_shim_ends() {
     let config = desk.home().join("config.toml");
     let text = fs::read_to_string(&config).expect("there is a configuration");
     fs::write(&config, "this is = = no configuration").expect("it can be written");
-    kill_daemon(&mut desk);
+    kill_daemon(&desk);
     let error = editor.wait(turn, SOON).expect_err("nobody is there");
     assert_eq!(error.code, -31002);
     let status = editor.wait_exit(SOON).expect("the shim ends");
@@ -213,7 +226,7 @@ fn without_a_daemon_every_request_gets_an_error_and_the_shim_ends() {
 
 #[test]
 fn a_load_goes_on_where_it_was() {
-    let mut desk = demo_desk().open();
+    let desk = demo_desk().build();
     let mut maker = client(&desk);
     let session = new_session(&desk, &mut maker);
     let made = begin_prompt(&mut maker, &session, "stream 3000");
@@ -231,7 +244,7 @@ fn a_load_goes_on_where_it_was() {
         let load = editor.begin("session/load", place(&desk, Some(&session)));
         chance.pause(40);
         let shown = editor.updates(&session, from).len();
-        kill_daemon(&mut desk);
+        kill_daemon(&desk);
         amid += u64::from(shown > 0 && !editor.is_answered(load));
         editor.wait(load, SOON).expect("the load succeeds");
         assert_eq!(answers(&editor, load), 1);
@@ -246,7 +259,7 @@ fn a_load_goes_on_where_it_was() {
 #[test]
 fn nothing_is_lost_or_repeated_whenever_the_daemon_dies() {
     let mut chance = Chance::new("nothing_is_lost_or_repeated");
-    let mut desk = demo_desk().open();
+    let desk = demo_desk().build();
     let slow = |ask: &Ask| {
         std::thread::sleep(std::time::Duration::from_millis(30));
         Reply::Result(allowed(ask))
@@ -263,7 +276,7 @@ fn nothing_is_lost_or_repeated_whenever_the_daemon_dies() {
         }
         for _ in 0..2 + chance.below(3) {
             chance.pause(250);
-            kill_daemon(&mut desk);
+            kill_daemon(&desk);
             kills += 1;
         }
         for pending in &asked {
@@ -290,4 +303,63 @@ fn nothing_is_lost_or_repeated_whenever_the_daemon_dies() {
         prompts += asked.len();
     }
     println!("{} rounds: {kills} kills, {prompts} prompts, {lines} lines: all once", rounds());
+}
+
+/// A prompt of two blocks, which others are shown as two updates of one record.
+fn begin_two(editor: &mut Acp, session: &str, name: &str, words: &str) -> Pending {
+    let blocks = json!([{ "type": "text", "text": format!("# {name}") },
+        { "type": "text", "text": words }]);
+    editor.begin("session/prompt", json!({ "sessionId": session, "prompt": blocks }))
+}
+
+#[test]
+fn two_editors_see_each_others_prompts_once_over_daemons_that_die() {
+    let mut chance = Chance::new("two_editors_see_each_others_prompts");
+    let desk = demo_desk().build();
+    let mut one = editor(&desk, refuse_all());
+    let mut two = editor(&desk, refuse_all());
+    for round in 0..rounds() {
+        let session = new_session(&desk, &mut one);
+        let marks = [one.mark(), two.mark()];
+        two.ok("session/load", place(&desk, Some(&session)));
+        let mut asked = Vec::new();
+        for at in 0..3 {
+            asked.push((
+                true,
+                begin_two(&mut one, &session, &format!("one {at}"), "stream 12 every 3"),
+            ));
+            asked.push((
+                false,
+                begin_two(&mut two, &session, &format!("two {at}"), "stream 12 every 3"),
+            ));
+        }
+        for _ in 0..2 + chance.below(2) {
+            chance.pause(120);
+            kill_daemon(&desk);
+        }
+        for (is_one, pending) in asked {
+            ends_once(if is_one { &one } else { &two }, pending);
+        }
+        let records = log(&mut one, &session);
+        assert_eq!(endings(&records).len(), 6, "round {round}");
+        for (at, name) in ["one", "two"].into_iter().enumerate() {
+            let editor = if at == 0 { &one } else { &two };
+            let mut wanted = Vec::new();
+            for record in &records {
+                let own = record["data"]["prompt"][0]["text"].as_str();
+                let is_own = own.is_some_and(|text| text.starts_with(&format!("# {name} ")));
+                if !is_own {
+                    wanted.extend(told(std::slice::from_ref(record)));
+                }
+            }
+            let what = format!("round {round}, editor {name}");
+            // What the last turn told the other one may still be on its way.
+            eventually(&what, SOON, || {
+                seen(&editor.updates(&session, marks[at])).len() >= wanted.len()
+            });
+            same(&seen(&editor.updates(&session, marks[at])), &wanted, &what);
+        }
+        let force = json!({ "frontdesk": { "force": true } });
+        one.ok("session/close", json!({ "sessionId": session, "_meta": force }));
+    }
 }
