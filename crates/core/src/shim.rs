@@ -3,7 +3,7 @@
 //! shim"). Frames are read shallowly and passed on byte for byte.
 //!
 //! Twin of `frontdesk::shim`: the rule here, the pipes there. What is said after a reconnection is in
-//! [`again`].
+//! `again`.
 
 mod again;
 mod mark;
