@@ -72,7 +72,7 @@ pub(super) fn run(
     }));
     hello["positions"] = json!(true);
     let mut down = link.connected(up, &hello)?;
-    let mut courtesy = courtesy(paths);
+    let mut courtesy = courtesy(paths).unwrap_or(COURTESY);
     hello["again"] = json!(true);
     thread::spawn(|| link.read_editor());
     loop {
@@ -99,7 +99,8 @@ pub(super) fn run(
                 return Err(error);
             }
         };
-        courtesy = self::courtesy(paths);
+        // One that was reached while it died says nothing.
+        courtesy = self::courtesy(paths).unwrap_or(courtesy);
     }
 }
 
@@ -251,11 +252,14 @@ impl Link {
 }
 
 /// How long others get to start the next daemon, by who started the one that runs.
-fn courtesy(paths: &Paths) -> Duration {
+fn courtesy(paths: &Paths) -> Option<Duration> {
     let pid = std::fs::read_to_string(paths.run.join("daemon.lock")).unwrap_or_default();
-    let words = std::fs::read(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
+    let words = std::fs::read(format!("/proc/{}/cmdline", pid.trim())).ok()?;
+    if words.is_empty() {
+        return None;
+    }
     let is_own = words.split(|byte| *byte == 0).any(|word| word == b"--detach");
-    if is_own { COURTESY } else { SERVICE_COURTESY }
+    Some(if is_own { COURTESY } else { SERVICE_COURTESY })
 }
 
 /// What is there, or nothing at the end.
