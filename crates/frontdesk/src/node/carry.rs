@@ -34,6 +34,9 @@ use crate::session::{Carry, LaneHandle, LaneMsg, Start};
 /// Bytes read from a journal at a time.
 const BATCH_BYTES: usize = 1 << 20;
 
+/// How long a start waits until the sessions of an agent that died with its daemon are seen as lost.
+const END_SEEN: Duration = Duration::from_secs(2);
+
 /// An instance of an earlier daemon that can be carried on, if it has a session.
 #[derive(Debug)]
 pub struct Candidate {
@@ -191,11 +194,34 @@ impl Node {
     }
 
     /// Reads what was taken up, from where it was not acknowledged. The index has begun: what is read
-    /// may name other sessions.
-    pub fn read_on(self: &Arc<Self>, unread: Vec<Unread>) {
+    /// may name other sessions. Waits for what is on its way from agents that are dead already.
+    pub async fn read_on(self: &Arc<Self>, unread: Vec<Unread>) {
+        let mut dead = Vec::new();
         for Unread { instance, receiver, claims } in unread {
             self.read_instance(&instance, receiver);
             self.renew_claims(&instance, claims);
+            if !instance.first_process_lives() {
+                dead.push(instance);
+            }
+        }
+        for instance in dead {
+            self.settle_dead(&instance).await;
+        }
+    }
+
+    /// An agent that died with its daemon: nobody is told that its sessions are active because the
+    /// word of its end is still on its way.
+    async fn settle_dead(&self, instance: &Instance) {
+        if instance.ends_soon().await.is_none() {
+            return;
+        }
+        let until = tokio::time::Instant::now() + END_SEEN;
+        let has_it = |row: &Row| {
+            let owner = row.live.as_ref().and_then(|live| live.owner.as_ref());
+            owner.is_some_and(|owner| *owner.instance == *instance.id.0)
+        };
+        while !self.directory.loaded(has_it).is_empty() && tokio::time::Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
