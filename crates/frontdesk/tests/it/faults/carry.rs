@@ -136,6 +136,18 @@ fn streams_are_told_once_and_in_order_whenever_the_daemon_dies() {
                 begin_prompt(&mut maker, session, words);
             }
         }
+        // What a daemon never read from a client's socket is nobody's to carry on.
+        let mut looker = client(&desk);
+        for session in &sessions {
+            eventually("both prompts in the journal", SOON, || {
+                let records = log(&mut looker, session);
+                let taken = ["turn_started", "turn_queued"].map(|kind| of_kind(&records, kind));
+                let turns: std::collections::BTreeSet<String> =
+                    taken.iter().flatten().map(|record| record["turn"].to_string()).collect();
+                turns.len() == 2
+            });
+        }
+        drop(looker);
         // Twice or more in one turn: also a daemon that has just come up.
         for _ in 0..2 + chance.below(3) {
             chance.pause(120);
