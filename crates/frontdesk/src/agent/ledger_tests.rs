@@ -201,6 +201,11 @@ fn a_frame_that_was_refused_is_not_sent_again() {
     ledger.input(1, prompt("s", "turn_1"), &frame(1, "session/prompt", "s")).unwrap();
     assert_eq!(read(folder.path(), 0).unwrap().unaccepted.len(), 1);
     ledger.done(1).unwrap();
-    let balance = read(folder.path(), 0).unwrap();
-    assert!(balance.unaccepted.is_empty() && balance.requests.is_empty());
+    let is_forgotten = || {
+        let balance = read(folder.path(), 0).unwrap();
+        balance.unaccepted.is_empty() && balance.requests.is_empty()
+    };
+    assert!(is_forgotten());
+    ledger.cut(0, 0).unwrap();
+    assert!(is_forgotten(), "cut");
 }
