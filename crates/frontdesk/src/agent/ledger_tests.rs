@@ -79,6 +79,18 @@ fn what_is_written_adds_up() {
 }
 
 #[test]
+fn an_answer_is_known_as_long_as_its_question_may_come_again() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(full(folder.path()));
+    let mut balance = read(folder.path(), 3).unwrap();
+    balance.acknowledge(89);
+    assert_eq!(balance.settled, BTreeSet::from(["i:90:0".into()]));
+    balance.acknowledge(90);
+    assert!(balance.settled.is_empty());
+    assert_eq!(balance.owed.len(), 1, "it is owed all the same");
+}
+
+#[test]
 fn a_torn_last_line_was_never_acted_on_and_any_other_is_damage() {
     let folder = tempfile::tempdir().unwrap();
     drop(full(folder.path()));

@@ -278,6 +278,7 @@ impl Node {
         let unwanted: BTreeSet<u64> =
             balance.requests.iter().map(|it| it.number).filter(|it| !wanted.contains(it)).collect();
         balance.unaccepted.retain(|(number, _)| !unwanted.contains(number));
+        balance.acknowledge(met.hello.out_start);
         let link = met.attach();
         let pid = u32::try_from(link.hello.agent.pid).ok();
         let before = Before {
