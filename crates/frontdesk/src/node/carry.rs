@@ -397,14 +397,14 @@ async fn sort(candidate: &Candidate, children_max: usize) -> Sorted {
         let ends = Ends::new(&candidate.id.0, owed, children_max);
         let path = here.journal.clone();
         let read = tokio::task::spawn_blocking(move || read(&path, ends)).await;
-        let (view, ends, bytes) = match read {
-            Ok(Ok(read)) => read,
-            Ok(Err(error)) => {
-                tracing::warn!(session = %here.key, %error, "failed to read the journal of a session to carry on");
+        let read = read.map_err(|error| error.to_string());
+        let (view, ends, bytes) = match read.and_then(|it| it.map_err(|error| error.to_string())) {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::warn!(session = %here.key, error, "failed to read the journal of a session to carry on");
                 sorted.doubtful.push(native.clone());
                 continue;
             }
-            Err(_) => continue,
         };
         let is_here = view.loaded_by.as_deref() == Some(&*candidate.id.0) && !view.deleted;
         if !is_here {
