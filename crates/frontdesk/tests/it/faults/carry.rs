@@ -238,17 +238,16 @@ fn a_prompt_that_is_recorded_and_not_in_the_ledger_is_sent_once() {
     runs_once(&mut desk, &session, &id, &text);
 }
 
-#[test]
-fn an_answer_that_is_recorded_and_was_not_sent_is_sent_by_the_next_daemon() {
-    let mut desk = demo_desk().open();
-    let mut one = silent(&desk);
-    let session = new_session(&desk, &mut one);
+/// A session with a question whose answer is recorded and was not sent, as if the daemon had died
+/// between the record of the answer and its ledger. `more` is a text in the answer.
+pub(super) fn answer_that_was_not_sent(desk: &mut Desk, more: &str) -> String {
+    let mut one = silent(desk);
+    let session = new_session(desk, &mut one);
     let from = one.mark();
     begin_prompt(&mut one, &session, "ask May I?\nsay after");
     let asked = one.wait_ask(from, "session/request_permission");
     let row = one.ok("_frontdesk/session", json!({ "sessionId": session }));
-    kill_daemon(&mut desk, &mut [&mut one]);
-    // As if the daemon had died between the record of the answer and its ledger.
+    kill_daemon(desk, &mut [&mut one]);
     let journal = PathBuf::from(row["path"].as_str().expect("a row has its journal"));
     let text = fs::read_to_string(&journal).expect("a journal is text");
     let last: Value =
@@ -265,10 +264,17 @@ fn an_answer_that_is_recorded_and_was_not_sent_is_sent_by_the_next_daemon() {
         "data": {
             "interaction": opened["data"]["interaction"], "outcome": "answered",
             "by": { "client": "k", "name": "n" },
-            "answer": { "outcome": { "outcome": "selected", "optionId": option } },
+            "answer": { "outcome": { "outcome": "selected", "optionId": option }, "_meta": { "x": more } },
         },
     });
     fs::write(&journal, format!("{text}{record}\n")).expect("it can be written");
+    session
+}
+
+#[test]
+fn an_answer_that_is_recorded_and_was_not_sent_is_sent_by_the_next_daemon() {
+    let mut desk = demo_desk().open();
+    let session = answer_that_was_not_sent(&mut desk, "");
     desk.start();
     let mut two = silent(&desk);
     let records = wait_turns(&mut two, &session, 1);
