@@ -81,9 +81,7 @@ pub fn of_line(line: &str) -> Option<String> {
 /// automatic name.
 #[must_use]
 pub fn shown(view: &View) -> Option<&str> {
-    let name = view.name.as_deref();
-    let custom = name.filter(|_| view.name_origin == Some(NameOrigin::Custom));
-    custom.or(view.title.as_deref()).or(name)
+    given(view).or(view.title.as_deref()).or(view.name.as_deref())
 }
 
 /// The name that a person gave, if one did.

@@ -10,8 +10,9 @@ use serde_json::value::RawValue;
 use crate::agent::modes::skips_questions;
 use crate::fold::{ApprovalMode, Policy, View};
 
-/// The answer to a question whose asker is to go on without.
-const CANCELLED: &str = r#"{"outcome":{"outcome":"cancelled"}}"#;
+/// The answer to a request for a permission whose asker is to go on without. Source: ACP v1
+/// "Cancellation".
+pub(crate) const CANCELLED: &str = r#"{"outcome":{"outcome":"cancelled"}}"#;
 
 /// The policy that is really in force for a session, as far as it can be claimed: Frontdesk was told
 /// one, the agent is known to ask (it has here, or its entry says `asks = true`), and the agent is

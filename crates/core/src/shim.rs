@@ -164,7 +164,8 @@ impl Shim {
             let error = WireError::new(Code::QueueFull, text);
             return Some(Frame::failure(&id, &error.to_json()));
         }
-        if &*frame.method == "initialize" {
+        // A second one is refused, and the first holds.
+        if &*frame.method == "initialize" && !self.is_greeted {
             self.hello = Some(frame.clone());
         }
         let session: Option<Box<str>> = frame.session_id().map(|id| id.into());
@@ -395,7 +396,7 @@ impl Shim {
         self.open_bytes -= open.frame.as_ref().map_or(0, Bytes::len);
         let is_success = frame.result().is_some();
         match &*open.method {
-            "initialize" => self.is_greeted = is_success,
+            "initialize" => self.is_greeted |= is_success,
             "session/prompt" => self.forget_answers(open.session.as_deref()),
             "session/close" | "session/delete" if is_success => {
                 if let Some(session) = &open.session {

@@ -5,11 +5,9 @@
 //! Frontdesk keeps for every session; an unbound one speaks for itself, with the default agent's
 //! prompt kinds and log-in methods and nothing else of it, because its sessions are of any agent.
 
-use std::borrow::Cow;
-
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+
+use crate::envelope::Members;
 
 /// The ACP version Frontdesk speaks, to both sides.
 const VERSION: u64 = 1;
@@ -123,36 +121,6 @@ fn within(
     };
     change(&mut map);
     parent.insert(name.to_owned(), Value::Object(map));
-}
-
-/// The members of an object, in order, duplicates included, each as text.
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-/// A name that borrows where the JSON has no escapes.
-#[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Members<'de>;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(Name(name)) = map.next_key()? {
-                    members.push((name, map.next_value()?));
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(Visitor)
-    }
 }
 
 #[cfg(test)]

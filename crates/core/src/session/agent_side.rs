@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::asks::cancelled_answer;
 use super::life::Replay;
 use super::types::{Position, Tag};
 use super::{Phase, Session};
@@ -51,7 +52,7 @@ impl Session {
     fn refuse_agent(&mut self, frame: &Frame, at: &Position) {
         let id = frame.id().unwrap_or("null");
         let answer = if &*frame.method == "session/request_permission" {
-            Frame::success(id, r#"{"outcome":{"outcome":"cancelled"}}"#)
+            cancelled_answer(frame)
         } else {
             let error =
                 WireError::new(Code::NoCapableClient, "the session is not open for requests now");

@@ -12,7 +12,7 @@ use super::{Effect, Session};
 use crate::envelope::{Frame, Message, quote};
 use crate::errors::{Code, WireError};
 use crate::ids::ConnId;
-use crate::policy::ruling;
+use crate::policy::{CANCELLED, ruling};
 use crate::record::Kind;
 
 /// `reason` of a question that its agent took back.
@@ -265,7 +265,7 @@ pub(super) fn cancelled_answer(question: &Frame) -> bytes::Bytes {
     if &*question.method == "elicitation/create" {
         Frame::success(id, r#"{"action":"cancel"}"#)
     } else {
-        Frame::success(id, r#"{"outcome":{"outcome":"cancelled"}}"#)
+        Frame::success(id, CANCELLED)
     }
 }
 

@@ -21,7 +21,7 @@ use super::passes::{Pass, Rule};
 use super::turns::{Forward, Queued, Stuck, Turn};
 use super::types::{Position, Tag};
 use super::{AgentFacts, Effect, Now, Phase, Session};
-use crate::envelope::{Frame, Message, quote};
+use crate::envelope::{Frame, Members, Message, quote};
 use crate::errors::{Code, WireError};
 use crate::fold::View;
 use crate::ids::ConnId;
@@ -369,30 +369,4 @@ pub(super) fn other_members(params: &str) -> Option<String> {
     }
     rest.push('}');
     Some(rest)
-}
-
-/// The members of an object in order, doubles included.
-struct Members<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Members<'de>;
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(name) = map.next_key()? {
-                    members.push((name, map.next_value()?));
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(Visitor)
-    }
 }

@@ -58,16 +58,14 @@ struct Facts {
     result: Option<serde::de::IgnoredAny>,
 }
 
-#[derive(Deserialize)]
-struct Update {
-    update: Child,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Child {
-    session_update: String,
-    session_id: String,
+/// The `subagent_update` in the params of an update (JSON text), where it is one.
+#[must_use]
+pub fn subagent_update(params: &[u8]) -> Option<Value> {
+    // Most updates are not about children: their bytes are looked through once and not read.
+    memchr::memmem::find(params, b"subagent_update")?;
+    let mut params: Value = serde_json::from_slice(params).ok()?;
+    let update = params.get_mut("update")?.take();
+    (update.get("sessionUpdate")? == "subagent_update").then_some(update)
 }
 
 impl Ends {
@@ -168,15 +166,11 @@ impl Ends {
     }
 
     fn learn_child(&mut self, record: &Record) {
-        if memchr::memmem::find(&record.data, b"subagent_update").is_none() {
-            return;
-        }
-        let params = stored_params(&record.data);
-        if let Ok(Update { update }) = serde_json::from_slice::<Update>(&params)
-            && update.session_update == "subagent_update"
+        let update = subagent_update(&stored_params(&record.data));
+        if let Some(native) = update.as_ref().and_then(|update| update["sessionId"].as_str())
             && self.children.len() < self.children_max
         {
-            self.children.entry(update.session_id).or_default();
+            self.children.entry(native.to_owned()).or_default();
         }
     }
 

@@ -41,7 +41,7 @@ use asks::Ask;
 use carried::Again;
 pub use carried::{Carried, Carry, SentRequest};
 pub use clients::{Attach, Client, How, Mark, Rejoin};
-pub use ends::{Ends, KnownChild};
+pub use ends::{Ends, KnownChild, subagent_update};
 use life::Replay;
 pub use made::{Born, By, First, Rename};
 use passes::Pass;

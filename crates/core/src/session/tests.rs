@@ -1,5 +1,6 @@
 //! The session machine: scenarios by hand, and a model that plays everybody at random.
 
+mod carried;
 mod carry;
 mod keep;
 mod model;

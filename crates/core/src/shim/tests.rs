@@ -127,6 +127,19 @@ fn frames_pass_byte_for_byte_and_marks_are_taken_off() {
 }
 
 #[test]
+fn a_second_greeting_that_is_refused_changes_nothing_for_the_next_daemon() {
+    let mut bench = Bench::new();
+    let second = request(2, "initialize", json!({ "protocolVersion": 7 }));
+    bench.editor(&second);
+    assert_eq!(bench.out(), [second]);
+    let refused = line(&json!({ "jsonrpc": "2.0", "id": 2, "error": { "code": -32600 } }));
+    assert_eq!(bench.daemon(&refused), [refused]);
+    let (told, _) = bench.again();
+    assert_eq!(told[0]["params"]["protocolVersion"], 1);
+    assert_eq!(told[1]["method"], "_frontdesk/rejoin");
+}
+
+#[test]
 fn a_prompt_is_looked_up_and_sent_again_only_if_it_never_came() {
     for is_unknown in [false, true] {
         let mut bench = Bench::new();

@@ -292,6 +292,8 @@ impl Ledger {
                 }
                 (Line { owed: Some(hop), .. }, _) => self.owed.contains(hop),
                 (_, Some(number)) => number > accepted || self.open.contains(&number),
+                // Its frame was refused, and is kept above: it is not sent again.
+                (Line { done: Some(number), .. }, _) => *number > accepted,
                 (Line { here: Some(key), session, .. }, _) => {
                     self.here.get(session).is_some_and(|here| here.key == *key)
                 }

@@ -79,6 +79,18 @@ fn what_is_written_adds_up() {
 }
 
 #[test]
+fn an_answer_is_known_as_long_as_its_question_may_come_again() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(full(folder.path()));
+    let mut balance = read(folder.path(), 3).unwrap();
+    balance.acknowledge(89);
+    assert_eq!(balance.settled, BTreeSet::from(["i:90:0".into()]));
+    balance.acknowledge(90);
+    assert!(balance.settled.is_empty());
+    assert_eq!(balance.owed.len(), 1, "it is owed all the same");
+}
+
+#[test]
 fn a_torn_last_line_was_never_acted_on_and_any_other_is_damage() {
     let folder = tempfile::tempdir().unwrap();
     drop(full(folder.path()));
@@ -201,6 +213,11 @@ fn a_frame_that_was_refused_is_not_sent_again() {
     ledger.input(1, prompt("s", "turn_1"), &frame(1, "session/prompt", "s")).unwrap();
     assert_eq!(read(folder.path(), 0).unwrap().unaccepted.len(), 1);
     ledger.done(1).unwrap();
-    let balance = read(folder.path(), 0).unwrap();
-    assert!(balance.unaccepted.is_empty() && balance.requests.is_empty());
+    let is_forgotten = || {
+        let balance = read(folder.path(), 0).unwrap();
+        balance.unaccepted.is_empty() && balance.requests.is_empty()
+    };
+    assert!(is_forgotten());
+    ledger.cut(0, 0).unwrap();
+    assert!(is_forgotten(), "cut");
 }

@@ -12,7 +12,7 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::hold::Refusal;
 use frontdesk_core::ids::InstanceId;
 use frontdesk_core::record::Source;
-use frontdesk_core::session::{Input, Position};
+use frontdesk_core::session::{Input, Position, subagent_update};
 use serde_json::{Value, json};
 
 use super::instance::{Birth, Ended, Instance, Pending, Place};
@@ -287,26 +287,16 @@ async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, p
 
 /// A subagent is named on its parent before anything comes under its own id.
 fn learn_child(instance: &Instance, parent: &str, frame: &Frame) {
-    // Most updates are not about children: their bytes are looked through once and not read.
-    let Some(params) = frame
-        .params_bytes()
-        .filter(|params| memchr::memmem::find(params, b"subagent_update").is_some())
-    else {
-        return;
-    };
-    let value: Value = serde_json::from_slice(&params).unwrap_or_default();
-    let update = &value["update"];
-    if update["sessionUpdate"] == "subagent_update"
-        && let Some(child) = update["sessionId"].as_str()
-    {
-        let mut shared = lock(&instance.shared);
-        let root = shared.children.get(parent).cloned().unwrap_or_else(|| parent.into());
-        let is_known = shared.children.contains_key(child);
-        let siblings = || shared.children.values().filter(|known| **known == root).count();
-        let fits = is_known || siblings() < instance.limits.session_children as usize;
-        if fits && !shared.routes.contains_key(child) {
-            shared.children.insert(child.into(), root);
-        }
+    let update = frame.params_bytes().and_then(|params| subagent_update(&params));
+    let child = update.as_ref().and_then(|update| update["sessionId"].as_str());
+    let Some(child) = child else { return };
+    let mut shared = lock(&instance.shared);
+    let root = shared.children.get(parent).cloned().unwrap_or_else(|| parent.into());
+    let is_known = shared.children.contains_key(child);
+    let siblings = || shared.children.values().filter(|known| **known == root).count();
+    let fits = is_known || siblings() < instance.limits.session_children as usize;
+    if fits && !shared.routes.contains_key(child) {
+        shared.children.insert(child.into(), root);
     }
 }
 

@@ -15,7 +15,7 @@ use frontdesk_core::errors::WireError;
 use frontdesk_core::fold::ClientInfo;
 use frontdesk_core::ids::{ConnId, Key};
 use frontdesk_core::session::{Client, Mark};
-use frontdesk_core::shim::{answer_mark, mark_text};
+use frontdesk_core::shim::{SESSIONS_MAX, answer_mark, mark_text};
 use frontdesk_core::status::Words;
 use serde::Deserialize;
 use serde_json::Value;
@@ -31,7 +31,7 @@ use outbox::{Outbox, Pushed};
 pub struct Hello {
     /// Version of this line, 1.
     pub frontdesk: u32,
-    /// `acp`.
+    /// `acp` or `msp`.
     pub face: String,
     /// The client's own key, kept over reconnects.
     pub client: Option<String>,
@@ -184,9 +184,16 @@ impl Conn {
         self.is_replaced.load(Ordering::Acquire)
     }
 
-    /// A load of this session goes on where an earlier daemon's ended.
-    pub fn begin_load_at(&self, session: &str, mark: Mark) {
-        lock(&self.state).loads.insert(session.into(), mark);
+    /// A load of this session goes on where an earlier daemon's ended; `false` if [`SESSIONS_MAX`]
+    /// others are to do so already.
+    #[must_use]
+    pub fn begin_load_at(&self, session: &str, mark: Mark) -> bool {
+        let loads = &mut lock(&self.state).loads;
+        let fits = loads.len() < SESSIONS_MAX || loads.contains_key(session);
+        if fits {
+            loads.insert(session.into(), mark);
+        }
+        fits
     }
 
     /// From where on a load shows history.
@@ -306,6 +313,18 @@ impl Conn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_loads_go_on_as_a_shim_remembers_sessions() {
+        let conn = Conn::new(ConnId(1), "k".into(), Hello::default(), Words::default(), 1 << 20);
+        for at in 0..SESSIONS_MAX {
+            assert!(conn.begin_load_at(&format!("s{at}"), Mark::whole(1)));
+        }
+        assert!(!conn.begin_load_at("one more", Mark::whole(1)));
+        assert!(conn.begin_load_at("s7", Mark::whole(2)), "it is one of them");
+        assert_eq!(conn.load_from("s7"), Mark::whole(2));
+        assert!(conn.begin_load_at("one more", Mark::whole(3)), "there is room again");
+    }
 
     #[test]
     fn a_client_is_known_by_its_own_words_or_by_none() {

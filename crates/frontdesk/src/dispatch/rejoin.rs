@@ -7,6 +7,7 @@ use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::ids::Seq;
 use frontdesk_core::session::{Input, Mark, Rejoin};
+use frontdesk_core::shim::{REQUESTS_MAX, SESSIONS_MAX};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -15,9 +16,6 @@ use super::{resolve, session_id};
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::session::LaneMsg;
-
-/// Prompts in one call.
-const PROMPTS_MAX: usize = 1024;
 
 #[derive(Deserialize)]
 struct Params<'a> {
@@ -60,13 +58,16 @@ async fn try_rejoin(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result
     let params: Params<'_> = serde_json::from_str(text).map_err(|error| {
         WireError::new(Code::InvalidParams, format!("params cannot be read: {error}"))
     })?;
-    if params.prompts.len() > PROMPTS_MAX {
-        let text = format!("params.prompts may have {PROMPTS_MAX} entries");
+    if params.prompts.len() > REQUESTS_MAX {
+        let text = format!("params.prompts may have {REQUESTS_MAX} entries");
         return Err(WireError::new(Code::InvalidParams, text));
     }
     let mark = |seen: Seen| Mark { seq: seen.seq, part: seen.part };
     if let Some(load) = params.load {
-        conn.begin_load_at(&asked, mark(load));
+        if !conn.begin_load_at(&asked, mark(load)) {
+            let text = format!("{SESSIONS_MAX} loads are to go on already");
+            return Err(WireError::new(Code::TooMany, text));
+        }
         return Ok(false);
     }
     let mut key = resolve(node, conn, &asked)?;

@@ -37,6 +37,10 @@ const BATCH_BYTES: usize = 1 << 20;
 /// How long a start waits until the sessions of an agent that died with its daemon are seen as lost.
 const END_SEEN: Duration = Duration::from_secs(2);
 
+/// How long a start waits until sessions that go on have done what was decided: a disk that takes
+/// nothing holds up only them.
+const DECIDED_DONE: Duration = Duration::from_secs(2);
+
 /// An instance of an earlier daemon that can be carried on, if it has a session.
 #[derive(Debug)]
 pub struct Candidate {
@@ -162,7 +166,8 @@ async fn look(run_dir: &Path, data_dir: PathBuf, config: &Config) -> Result<Cand
 
 impl Node {
     /// Takes up all that can be carried on; instances without a session are ended. When this is
-    /// done, every carried session is live and in the directory; [`Node::read_on`] does the rest.
+    /// done, every carried session is in the directory, and live unless the disk takes nothing;
+    /// [`Node::read_on`] does the rest.
     ///
     /// # Errors
     /// If the end of an instance that cannot be carried on is not proven.
@@ -278,6 +283,7 @@ impl Node {
         let unwanted: BTreeSet<u64> =
             balance.requests.iter().map(|it| it.number).filter(|it| !wanted.contains(it)).collect();
         balance.unaccepted.retain(|(number, _)| !unwanted.contains(number));
+        balance.acknowledge(met.hello.out_start);
         let link = met.attach();
         let pid = u32::try_from(link.hello.agent.pid).ok();
         let before = Before {
@@ -317,9 +323,12 @@ impl Node {
         for found in carried {
             begun.push(self.begin_lane(&instance, found, &balance, &wanted));
         }
+        let until = tokio::time::Instant::now() + DECIDED_DONE;
         for ready in begun {
             // A lane that cannot open its journal has said so, and ends.
-            let _ = ready.await;
+            if tokio::time::timeout_at(until, ready).await.is_err() {
+                tracing::warn!(instance = %instance.id, "a session that goes on is held up; its disk may take nothing");
+            }
         }
         tracing::info!(instance = %instance.id, pid, sessions = claims.len(), "carries an instance on");
         Some(Unread { instance, receiver, claims })
@@ -396,14 +405,14 @@ async fn sort(candidate: &Candidate, children_max: usize) -> Sorted {
         let ends = Ends::new(&candidate.id.0, owed, children_max);
         let path = here.journal.clone();
         let read = tokio::task::spawn_blocking(move || read(&path, ends)).await;
-        let (view, ends, bytes) = match read {
-            Ok(Ok(read)) => read,
-            Ok(Err(error)) => {
-                tracing::warn!(session = %here.key, %error, "failed to read the journal of a session to carry on");
+        let read = read.map_err(|error| error.to_string());
+        let (view, ends, bytes) = match read.and_then(|it| it.map_err(|error| error.to_string())) {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::warn!(session = %here.key, error, "failed to read the journal of a session to carry on");
                 sorted.doubtful.push(native.clone());
                 continue;
             }
-            Err(_) => continue,
         };
         let is_here = view.loaded_by.as_deref() == Some(&*candidate.id.0) && !view.deleted;
         if !is_here {

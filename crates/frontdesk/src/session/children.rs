@@ -8,7 +8,7 @@ use bytes::Bytes;
 use frontdesk_core::envelope::Message;
 use frontdesk_core::record::Kind;
 use frontdesk_core::render::stored_update;
-use frontdesk_core::session::{Ends, Input, Phase, Position};
+use frontdesk_core::session::{Ends, Input, Phase, Position, subagent_update};
 use serde_json::{Map, Value, json};
 
 use super::lane::Lane;
@@ -48,15 +48,8 @@ impl Lane {
         if *session != *self.session.native() {
             self.heard.push(Heard::Said(session.to_string(), stored_update(frame)));
         }
-        // Most updates are not about children: their bytes are looked through once and not read.
         let params = frame.params_bytes().unwrap_or_default();
-        if memchr::memmem::find(&params, b"subagent_update").is_none() {
-            return;
-        }
-        let mut params: Value = serde_json::from_slice(&params).unwrap_or_default();
-        if params["update"]["sessionUpdate"] == "subagent_update" {
-            self.heard.push(Heard::Told(params["update"].take()));
-        }
+        self.heard.extend(subagent_update(&params).map(Heard::Told));
     }
 
     /// Children that the session had before this daemon, by their journals' word. Their lanes are

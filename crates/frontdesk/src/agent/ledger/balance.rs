@@ -10,7 +10,7 @@ use frontdesk_core::ids::Key;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{LEDGER_FILE, VERSION};
+use super::{LEDGER_FILE, VERSION, end_of};
 
 /// A session that an agent was asked to make or open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,6 +158,12 @@ pub fn read(data_dir: &Path, accepted: u64) -> Result<Balance, LedgerError> {
 }
 
 impl Balance {
+    /// Forgets answers to requests that ended up to offset `acked` of the output: those are not read
+    /// again. Each session that goes on keeps a copy of the others.
+    pub fn acknowledge(&mut self, acked: u64) {
+        self.settled.retain(|hop| end_of(hop) > acked);
+    }
+
     fn add(
         &mut self,
         line: Line<'_>,

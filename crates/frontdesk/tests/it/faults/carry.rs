@@ -238,17 +238,16 @@ fn a_prompt_that_is_recorded_and_not_in_the_ledger_is_sent_once() {
     runs_once(&mut desk, &session, &id, &text);
 }
 
-#[test]
-fn an_answer_that_is_recorded_and_was_not_sent_is_sent_by_the_next_daemon() {
-    let mut desk = demo_desk().open();
-    let mut one = silent(&desk);
-    let session = new_session(&desk, &mut one);
+/// A session with a question whose answer is recorded and was not sent, as if the daemon had died
+/// between the record of the answer and its ledger. `more` is a text in the answer.
+pub(super) fn answer_that_was_not_sent(desk: &mut Desk, more: &str) -> String {
+    let mut one = silent(desk);
+    let session = new_session(desk, &mut one);
     let from = one.mark();
     begin_prompt(&mut one, &session, "ask May I?\nsay after");
     let asked = one.wait_ask(from, "session/request_permission");
     let row = one.ok("_frontdesk/session", json!({ "sessionId": session }));
-    kill_daemon(&mut desk, &mut [&mut one]);
-    // As if the daemon had died between the record of the answer and its ledger.
+    kill_daemon(desk, &mut [&mut one]);
     let journal = PathBuf::from(row["path"].as_str().expect("a row has its journal"));
     let text = fs::read_to_string(&journal).expect("a journal is text");
     let last: Value =
@@ -265,10 +264,17 @@ fn an_answer_that_is_recorded_and_was_not_sent_is_sent_by_the_next_daemon() {
         "data": {
             "interaction": opened["data"]["interaction"], "outcome": "answered",
             "by": { "client": "k", "name": "n" },
-            "answer": { "outcome": { "outcome": "selected", "optionId": option } },
+            "answer": { "outcome": { "outcome": "selected", "optionId": option }, "_meta": { "x": more } },
         },
     });
     fs::write(&journal, format!("{text}{record}\n")).expect("it can be written");
+    session
+}
+
+#[test]
+fn an_answer_that_is_recorded_and_was_not_sent_is_sent_by_the_next_daemon() {
+    let mut desk = demo_desk().open();
+    let session = answer_that_was_not_sent(&mut desk, "");
     desk.start();
     let mut two = silent(&desk);
     let records = wait_turns(&mut two, &session, 1);
@@ -282,18 +288,24 @@ fn an_answer_that_is_recorded_and_was_not_sent_is_sent_by_the_next_daemon() {
     turn(&mut three, &session, "say again");
 }
 
+/// A session whose turn runs on while its daemon is dead: its id, the agent's id of it, and the agent.
+fn killed_in_a_turn(desk: &mut Desk) -> (String, String, i32) {
+    let mut one = client(desk);
+    let session = new_session(desk, &mut one);
+    let id = native(&mut one, &session);
+    let from = one.mark();
+    begin_prompt(&mut one, &session, "say before\nwait 60000");
+    one.wait_update(&session, from, "the turn", |it| it["content"]["text"] == "before");
+    kill_daemon(desk, &mut [&mut one]);
+    let agent = openings(&store(desk), &id)[0].1;
+    (session, id, agent)
+}
+
 #[test]
 fn an_agent_that_dies_with_its_daemon_or_behind_it_leaves_its_turn_failed() {
     for whole in [false, true] {
         let mut desk = demo_desk().open();
-        let mut one = client(&desk);
-        let session = new_session(&desk, &mut one);
-        let id = native(&mut one, &session);
-        let from = one.mark();
-        begin_prompt(&mut one, &session, "say before\nwait 60000");
-        one.wait_update(&session, from, "the turn", |it| it["content"]["text"] == "before");
-        kill_daemon(&mut desk, &mut [&mut one]);
-        let agent = openings(&store(&desk), &id)[0].1;
+        let (session, id, agent) = killed_in_a_turn(&mut desk);
         // The agent alone, or its holder and so both.
         signal(if whole { holders(&desk)[0] } else { agent }, Signal::SIGKILL);
         eventually("the agent's end", SOON, || !agent_lives(agent));
@@ -316,14 +328,7 @@ fn an_agent_that_dies_with_its_daemon_or_behind_it_leaves_its_turn_failed() {
 fn holders_of_another_boot_or_of_an_older_version_are_not_carried_on() {
     for file in ["run", "data", "ledger"] {
         let mut desk = demo_desk().open();
-        let mut one = client(&desk);
-        let session = new_session(&desk, &mut one);
-        let id = native(&mut one, &session);
-        let from = one.mark();
-        begin_prompt(&mut one, &session, "say before\nwait 60000");
-        one.wait_update(&session, from, "the turn", |it| it["content"]["text"] == "before");
-        kill_daemon(&mut desk, &mut [&mut one]);
-        let agent = openings(&store(&desk), &id)[0].1;
+        let (session, _, agent) = killed_in_a_turn(&mut desk);
         match file {
             "run" => {
                 let path = only_instance(&desk, "run").join("holder.json");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::carry::answer_that_was_not_sent;
 use super::{
     SOON, begin_prompt, client, demo_desk, endings, eventually, log, new_session, of_kind, place,
     same, seen, status, told, turn,
@@ -180,6 +181,24 @@ fn a_disk_that_is_full_at_the_start_serves_what_is_there() {
     eventually("there is room", SOON, || !is_behind(&mut later, &session));
     later.ok("session/load", place(&desk, Some(&session)));
     turn(&mut later, &session, "say again");
+}
+
+#[test]
+fn a_session_that_goes_on_and_can_write_nothing_does_not_hold_up_the_start() {
+    let Some((mut desk, disk)) = small_desk() else { return };
+    // Longer than any room that is left over.
+    let session = answer_that_was_not_sent(&mut desk, &"x".repeat(1 << 20));
+    std::fs::remove_file(desk.home().join("data/reserve")).expect("there is a reserve");
+    disk.fill();
+    desk.start();
+    let mut later = client(&desk);
+    assert_eq!(of_kind(&log(&mut later, &session), "turn_ended").len(), 0);
+    disk.free();
+    let ended = |client: &mut Acp| of_kind(&log(client, &session), "turn_ended").len() == 1;
+    eventually("the turn ends", SOON, || ended(&mut later));
+    let records = log(&mut later, &session);
+    assert_eq!(endings(&records)[0]["outcome"], "completed");
+    assert_eq!(told(&records)[1..], ["agent:Allowed (allow_once).", "agent:after"]);
 }
 
 #[test]
