@@ -32,6 +32,8 @@ impl Words {
     /// word in it.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
+        // The tables' language ends at one, in the middle of a word.
+        let text = text.replace('\0', " ");
         let mut terms: Vec<(String, bool)> = Vec::new();
         for (index, part) in text.split('"').enumerate() {
             if index % 2 == 1 {
@@ -177,7 +179,8 @@ mod tests {
         assert_eq!(expression(r#"a "b c" d-e"#).unwrap(), r#""a" "b c" "d-e"*"#);
         assert_eq!(expression(r#"AND "x OR y"#).unwrap(), r#""AND" "x OR y""#);
         assert_eq!(expression("NEAR(a) col:b ^c *").unwrap(), r#""NEAR(a)" "col:b" "^c"*"#);
-        for none in ["", "  ", "\"", "* -", "\"\" '"] {
+        assert_eq!(expression("a\0b \"c\0d\"").unwrap(), r#""a" "b" "c d""#);
+        for none in ["", "  ", "\"", "* -", "\"\" '", "\0"] {
             assert_eq!(expression(none), None, "{none:?}");
         }
         let many = "word ".repeat(200);

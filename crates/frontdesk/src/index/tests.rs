@@ -376,3 +376,19 @@ fn an_empty_journal_is_no_session_and_a_damaged_one_is() {
     let _writer = home.rebuild();
     assert_eq!(home.all().keys().copied().collect::<Vec<_>>(), [key(2)]);
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_searched_for_the_index_stays(
+        texts in prop::collection::vec("(?s).{0,12}|[\\x00\"*^:() a-c²-]{0,12}", 64),
+    ) {
+        let home = Home::new();
+        let _writer = home.rebuild();
+        for words in texts.iter().filter_map(|text| Words::read(text)) {
+            prop_assert!(home.index.search(&words, 10, |_| Some(())), "{:?}", words);
+            prop_assert!(home.index.is_there());
+        }
+    }
+}
