@@ -60,8 +60,10 @@ impl Keeper {
     /// How far the index is being made anew.
     #[must_use]
     pub fn progress(&self) -> Progress {
+        // First: who sees that nothing is asked for any more sees what came of it.
+        let asked = self.asked.load(Ordering::Acquire);
         let mut progress = lock(&self.progress).clone();
-        progress.running |= self.asked.load(Ordering::Acquire);
+        progress.running |= asked;
         progress
     }
 
