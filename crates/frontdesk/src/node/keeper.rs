@@ -8,7 +8,7 @@ mod checking;
 mod work;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl Keeper {
     }
 
     fn tell(&self, change: impl FnOnce(&mut Progress)) {
-        change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.progress));
     }
 }
 

@@ -94,7 +94,8 @@ impl Work {
         self.step = step;
         let noted = replayed.behind.step;
         // A cut writes the index first.
-        let in_step = noted == Some(step) || noted.map(|noted| noted + 1) == Some(step);
+        let in_step =
+            noted == Some(step) || noted.and_then(|noted| noted.checked_add(1)) == Some(step);
         let changed = replayed.changed.iter().map(|(key, path)| (*key, path.clone(), true));
         let sessions = self.node.log.sessions_dir().to_path_buf();
         let behind = replayed.behind.sessions.iter().map(|(key, folder)| {
@@ -398,7 +399,7 @@ impl Work {
         let Some(writer) = &mut self.writer else { return };
         let (log, directory) = (&self.node.log, &self.node.directory);
         let hot = |key| log.has_writer(key) || directory.is_dirty(key);
-        let (_, quiet) = log.touched().count(hot);
+        let quiet = log.touched().quiet(hot);
         let often = self.cut_at.is_some_and(|at| at.elapsed() < CUT_EVERY);
         if !now && (quiet == 0 || (often && quiet < CUT_KEYS)) {
             return;
