@@ -292,6 +292,28 @@ fn a_search_looks_at_so_many_passages_and_no_more() {
 }
 
 #[test]
+fn titles_come_first_and_each_kind_newest_first() {
+    let home = Home::new();
+    let said = Step::Turn { said: "x".into(), answer: vec!["needle".into()], ended: true };
+    let named = Step::Renamed("needle".into());
+    // Journals that are longer ended later.
+    let histories = [
+        vec![named.clone(), said.clone()],
+        vec![said.clone()],
+        vec![said.clone(), said.clone(), named.clone()],
+        vec![said.clone(), said],
+    ];
+    for (number, steps) in (0_u32..).zip(&histories) {
+        home.append(number, &records(number, steps));
+    }
+    let _writer = home.rebuild();
+    let found = home.found("needle");
+    let found: Vec<_> = found.iter().map(|(key, said, _)| (*key, said.is_some())).collect();
+    let wanted = [(key(2), false), (key(0), false), (key(3), true), (key(1), true)];
+    assert_eq!(found, wanted);
+}
+
+#[test]
 fn a_journal_that_shrank_or_changed_at_its_beginning_is_read_anew() {
     let home = Home::new();
     let turn = |said: &str| Step::Turn { said: said.into(), answer: vec![], ended: true };
