@@ -223,14 +223,7 @@ impl View {
             Kind::Commands | Kind::Subagent => {}
             Kind::Damage | Kind::Note | Kind::Parameters | Kind::Unknown(_) => {}
             Kind::Deleted => {
-                *self = Self {
-                    seq: self.seq,
-                    epoch: self.epoch,
-                    agent: std::mem::take(&mut self.agent),
-                    native: self.native.take(),
-                    deleted: true,
-                    ..Self::default()
-                };
+                self.entomb();
                 if let Some(facts) = record.payload::<Facts>() {
                     self.identify(facts);
                 }
@@ -240,6 +233,18 @@ impl View {
                 None => self.note_anomaly(record, "has another shape than its kind"),
             },
         }
+    }
+
+    /// What stays of a deleted session: enough to know it again when an agent's list has it.
+    pub fn entomb(&mut self) {
+        *self = Self {
+            seq: self.seq,
+            epoch: self.epoch,
+            agent: std::mem::take(&mut self.agent),
+            native: self.native.take(),
+            deleted: true,
+            ..Self::default()
+        };
     }
 
     fn apply_facts(&mut self, record: &Record, facts: Facts) {

@@ -119,7 +119,7 @@ fn entry(key: Key, path: PathBuf, n: usize) -> Result<Entry> {
         seq: 4,
         agent: "demo".to_owned(),
         native: Some(format!("native-{n}")),
-        cwd: format!("/work/project-{}", n % PER_FOLDER),
+        cwd: format!("/home/me/project-{}", n % PER_FOLDER),
         title: Some(format!("Title of number {n}")),
         origin: Origin::Adopted,
         created_at: Some(at),
@@ -136,7 +136,7 @@ fn journal(native: &str, answer: &str) -> Vec<u8> {
     let at = "2026-10-01T12:00:00.000000Z";
     let update = json!({ "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": answer } });
     let records = [
-        ("adopted", json!({ "agent": "demo", "nativeId": native, "cwd": "/work" })),
+        ("adopted", json!({ "agent": "demo", "nativeId": native, "cwd": "/home/me" })),
         (
             "turn_started",
             json!({ "turn": "turn_2", "prompt": [{ "type": "text", "text": "say" }] }),
@@ -170,7 +170,7 @@ fn starts(scale: &Scale, report: &mut Report, place: &Place) -> Result<()> {
 
 fn lists(scale: &Scale, report: &mut Report, wire: &mut Wire) -> Result<()> {
     let of = |what: &str| format!("{what}, of {} sessions", scale.indexed);
-    let folder = json!({ "cwd": format!("/work/project-{}", PER_FOLDER / 2) });
+    let folder = json!({ "cwd": format!("/home/me/project-{}", PER_FOLDER / 2) });
     let first = wire.call("session/list", &folder.to_string())?;
     let mut second = folder.clone();
     second["cursor"] = first["nextCursor"].clone();

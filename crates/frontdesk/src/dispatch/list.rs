@@ -1,7 +1,6 @@
 //! `session/list`: ours and the agents' own, one row per conversation, newest change first.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::{Code, WireError};
@@ -13,12 +12,6 @@ use crate::index::{Folder, Position};
 use crate::node::Node;
 use crate::node::directory::Row;
 use crate::node::page::Query;
-use crate::node::standing::Standing;
-
-/// How long after its start the daemon's lists wait until the index is confirmed, in milliseconds. It
-/// is in step then as far as the daemon before knew; what was changed by hand since is found
-/// meanwhile, where the sessions are not very many.
-const CONFIRMED_MS: u64 = 250;
 
 pub(super) async fn list(
     node: Arc<Node>,
@@ -76,12 +69,7 @@ async fn list_page(
 /// # Errors
 /// If the index is still being made after `index_wait_ms`: half a list would look like a whole one.
 pub(super) async fn ready(node: &Node) -> Result<(), WireError> {
-    if !node.index_in_step().await {
-        return Err(super::open::index_is_behind());
-    }
-    let limit = Duration::from_millis(CONFIRMED_MS.saturating_sub(node.now().mono_ms));
-    node.standings.wait(|standing| standing == Standing::Complete, limit).await;
-    Ok(())
+    if node.index_lists().await { Ok(()) } else { Err(super::open::index_is_behind()) }
 }
 
 /// Reads the cursor in params, which has to be one of this listing.

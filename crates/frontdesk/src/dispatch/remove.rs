@@ -81,7 +81,12 @@ async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result
         }
     };
     // The instance that has the session may end with it; another one is asked then.
-    unload(node, &row).await?;
+    if let Err(error) = unload(node, &row).await {
+        if is_new {
+            node.set_aside(instance, conn);
+        }
+        return Err(error);
+    }
     let (instance, is_new) = if instance.has_ended().is_some() {
         node.any_instance(&agent, Some(conn), true).await.unwrap_or((instance, is_new))
     } else {

@@ -18,7 +18,7 @@ mod write;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, RwLock, TryLockError};
 
 use frontdesk_core::ids::Key;
 use rusqlite::Connection;
@@ -31,6 +31,7 @@ pub use self::rebuild::{Counts, Rebuild, Tidy, catch_up, put_row};
 pub use self::search::{Hit, Words};
 pub use self::text::{Mark, Passage};
 pub use self::write::{Disk, Writer};
+use crate::lock::{lock, read, write};
 
 /// The index's file in the data folder.
 pub const INDEX_NAME: &str = "index.sqlite";
@@ -70,7 +71,7 @@ pub enum IndexError {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        if let Some(folder) = self.away() {
+        if let Some(folder) = self.away.get() {
             let _ = std::fs::remove_dir_all(folder);
         }
     }
@@ -135,8 +136,9 @@ pub struct Known {
 /// [`Index::is_there`] says so.
 #[derive(Debug)]
 pub struct Index {
-    /// The file; elsewhere than in the data folder where that cannot be written.
-    place: RwLock<PathBuf>,
+    data: PathBuf,
+    /// The folder of our own among temporary files, where the data folder cannot be written.
+    away: OnceLock<PathBuf>,
     sessions: PathBuf,
     readers: RwLock<Option<Readers>>,
     damaged: AtomicBool,
@@ -153,7 +155,8 @@ impl Index {
     #[must_use]
     pub fn new(data: &Path, sessions: &Path) -> Self {
         Self {
-            place: RwLock::new(data.join(INDEX_NAME)),
+            data: data.to_path_buf(),
+            away: OnceLock::new(),
             sessions: sessions.to_path_buf(),
             readers: RwLock::new(None),
             damaged: AtomicBool::new(false),
@@ -201,7 +204,7 @@ impl Index {
     /// If the disk refuses; then there is no index.
     pub fn replace(&self, made: Writer, old: Option<Writer>) -> Result<Writer, IndexError> {
         made.close()?;
-        let mut readers = self.readers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut readers = write(&self.readers);
         *readers = None;
         drop(old);
         schema::put_in_place(&self.making(), &self.path())?;
@@ -213,13 +216,13 @@ impl Index {
 
     /// Takes a broken index out of service.
     pub fn withdraw(&self) {
-        *self.readers.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *write(&self.readers) = None;
     }
 
     /// Whether there is an index to ask.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        !self.is_damaged() && self.readers.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        !self.is_damaged() && read(&self.readers).is_some()
     }
 
     /// Whether a reader found that it is broken.
@@ -235,7 +238,7 @@ impl Index {
     }
 
     fn path(&self) -> PathBuf {
-        self.place.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.away.get().unwrap_or(&self.data).join(INDEX_NAME)
     }
 
     fn making(&self) -> PathBuf {
@@ -245,27 +248,20 @@ impl Index {
     /// The data folder cannot be written: journals are read all the same, and found through an
     /// index in a folder for temporary files, which lasts as long as the daemon.
     fn move_out(&self, error: IndexError) -> Result<(), IndexError> {
-        if !error.is_unwritable() || self.away().is_some() {
+        if !error.is_unwritable() || self.away.get().is_some() {
             return Err(error);
         }
         let folder = std::env::temp_dir().join(format!("{AWAY_NAME}{}", uuid::Uuid::new_v4()));
         let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
         made.map_err(|source| IndexError::file("make", &folder, source))?;
         tracing::warn!(%error, folder = %folder.display(), "the index is kept among temporary files");
-        *self.place.write().unwrap_or_else(PoisonError::into_inner) = folder.join(INDEX_NAME);
+        // One thread writes an index, so nobody was faster.
+        let _ = self.away.set(folder);
         Ok(())
     }
 
-    /// The folder for temporary files, if the index is in one.
-    fn away(&self) -> Option<PathBuf> {
-        let folder = self.path().parent()?.to_path_buf();
-        let name = folder.file_name()?.to_str()?;
-        name.starts_with(AWAY_NAME).then_some(folder)
-    }
-
     fn publish(&self) -> Result<(), IndexError> {
-        let mut readers = self.readers.write().unwrap_or_else(PoisonError::into_inner);
-        *readers = Some(Readers::open(&self.path())?);
+        *write(&self.readers) = Some(Readers::open(&self.path())?);
         Ok(())
     }
 
@@ -353,7 +349,7 @@ impl Index {
         if self.is_damaged() {
             return None;
         }
-        let readers = self.readers.read().unwrap_or_else(PoisonError::into_inner);
+        let readers = read(&self.readers);
         let conn = free(which(readers.as_ref()?))?;
         match run(&conn) {
             Ok(found) => Some(found),
@@ -377,7 +373,7 @@ fn free(conns: &[Mutex<Connection>]) -> Option<MutexGuard<'_, Connection>> {
             Err(TryLockError::WouldBlock) => {}
         }
     }
-    Some(conns.first()?.lock().unwrap_or_else(PoisonError::into_inner))
+    Some(lock(conns.first()?))
 }
 
 impl Readers {

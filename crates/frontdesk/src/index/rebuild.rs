@@ -64,7 +64,8 @@ impl Disk {
     /// Length and time, as the folder tells them.
     #[must_use]
     pub fn seen(meta: &fs::Metadata) -> Self {
-        let modified = meta.mtime().saturating_mul(1_000_000) + meta.mtime_nsec() / 1_000;
+        let micros = meta.mtime().saturating_mul(1_000_000);
+        let modified = micros.saturating_add(meta.mtime_nsec() / 1_000);
         Self { bytes: meta.len(), modified, head: 0 }
     }
 

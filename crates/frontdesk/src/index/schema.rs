@@ -152,15 +152,16 @@ fn files(path: &Path) -> [PathBuf; 3] {
 /// # Errors
 /// If the disk refuses.
 pub(super) fn remove(path: &Path) -> Result<(), IndexError> {
-    for file in files(path) {
-        match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(IndexError::file("remove", &file, error));
-            }
-            _ => {}
+    files(path).iter().try_for_each(|file| remove_file(file))
+}
+
+fn remove_file(file: &Path) -> Result<(), IndexError> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(IndexError::file("remove", file, error))
         }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Puts a finished index, which nobody has open, in the place of the old one, which nobody has open.
@@ -170,14 +171,8 @@ pub(super) fn remove(path: &Path) -> Result<(), IndexError> {
 pub(super) fn put_in_place(made: &Path, path: &Path) -> Result<(), IndexError> {
     // The old one's log first: it must never be taken for the new one's.
     let [_, wal, shm] = files(path);
-    for file in [wal, shm] {
-        match std::fs::remove_file(&file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(IndexError::file("remove", &file, error));
-            }
-            _ => {}
-        }
-    }
+    remove_file(&wal)?;
+    remove_file(&shm)?;
     std::fs::rename(made, path).map_err(|source| IndexError::file("put in place", path, source))
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-use super::entry::Entry;
+use super::entry::{Entry, Position};
 use super::text::{Mark, passage_at};
 use super::{IndexError, read};
 
@@ -32,6 +32,8 @@ impl Words {
     /// word in it.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
+        // The tables' language ends at one, in the middle of a word.
+        let text = text.replace('\0', " ");
         let mut terms: Vec<(String, bool)> = Vec::new();
         for (index, part) in text.split('"').enumerate() {
             if index % 2 == 1 {
@@ -116,19 +118,22 @@ pub(super) fn search(
     let limit = i64::try_from(passages_max).unwrap_or(i64::MAX);
     let mut seen = HashSet::new();
     let mut titled = Vec::new();
-    let mut statement = conn.prepare_cached(
-        "SELECT rowid FROM titled WHERE titled MATCH ? ORDER BY rowid DESC LIMIT ?",
-    )?;
+    // Their places alone: most of very many are never asked for.
+    let sql = "SELECT session.id, session.ordered, session.updated, session.key FROM titled
+        JOIN session ON session.id = titled.rowid
+        WHERE titled MATCH ? ORDER BY titled.rowid DESC LIMIT ?";
+    let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query((&words.expression, limit))?;
     while let Some(row) = rows.next()? {
         let id: i64 = row.get(0)?;
-        if let Some(entry) = by_id(conn, sessions, id)? {
-            seen.insert(id);
-            titled.push(entry);
-        }
+        let key = row.get_ref(3)?.as_blob().map_err(|_| IndexError::Damaged("a key"))?;
+        let key = read::key_of(key)?;
+        seen.insert(id);
+        titled.push((Position { ordered: row.get(1)?, updated: row.get(2)?, key }, id));
     }
-    titled.sort_by_key(|entry| std::cmp::Reverse(entry.position()));
-    for entry in titled {
+    titled.sort_unstable_by_key(|(position, _)| std::cmp::Reverse(*position));
+    for (_, id) in titled {
+        let Some(entry) = by_id(conn, sessions, id)? else { continue };
         if each(Hit { entry, said: None }).is_none() {
             return Ok(());
         }
@@ -177,7 +182,8 @@ mod tests {
         assert_eq!(expression(r#"a "b c" d-e"#).unwrap(), r#""a" "b c" "d-e"*"#);
         assert_eq!(expression(r#"AND "x OR y"#).unwrap(), r#""AND" "x OR y""#);
         assert_eq!(expression("NEAR(a) col:b ^c *").unwrap(), r#""NEAR(a)" "col:b" "^c"*"#);
-        for none in ["", "  ", "\"", "* -", "\"\" '"] {
+        assert_eq!(expression("a\0b \"c\0d\"").unwrap(), r#""a" "b" "c d""#);
+        for none in ["", "  ", "\"", "* -", "\"\" '", "\0"] {
             assert_eq!(expression(none), None, "{none:?}");
         }
         let many = "word ".repeat(200);

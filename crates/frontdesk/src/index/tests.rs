@@ -292,6 +292,28 @@ fn a_search_looks_at_so_many_passages_and_no_more() {
 }
 
 #[test]
+fn titles_come_first_and_each_kind_newest_first() {
+    let home = Home::new();
+    let said = Step::Turn { said: "x".into(), answer: vec!["needle".into()], ended: true };
+    let named = Step::Renamed("needle".into());
+    // Journals that are longer ended later.
+    let histories = [
+        vec![named.clone(), said.clone()],
+        vec![said.clone()],
+        vec![said.clone(), said.clone(), named.clone()],
+        vec![said.clone(), said],
+    ];
+    for (number, steps) in (0_u32..).zip(&histories) {
+        home.append(number, &records(number, steps));
+    }
+    let _writer = home.rebuild();
+    let found = home.found("needle");
+    let found: Vec<_> = found.iter().map(|(key, said, _)| (*key, said.is_some())).collect();
+    let wanted = [(key(2), false), (key(0), false), (key(3), true), (key(1), true)];
+    assert_eq!(found, wanted);
+}
+
+#[test]
 fn a_journal_that_shrank_or_changed_at_its_beginning_is_read_anew() {
     let home = Home::new();
     let turn = |said: &str| Step::Turn { said: said.into(), answer: vec![], ended: true };
@@ -375,4 +397,20 @@ fn an_empty_journal_is_no_session_and_a_damaged_one_is() {
     fs::write(home.path(2), "no record at all\n").unwrap();
     let _writer = home.rebuild();
     assert_eq!(home.all().keys().copied().collect::<Vec<_>>(), [key(2)]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_searched_for_the_index_stays(
+        texts in prop::collection::vec("(?s).{0,12}|[\\x00\"*^:() a-c²-]{0,12}", 64),
+    ) {
+        let home = Home::new();
+        let _writer = home.rebuild();
+        for words in texts.iter().filter_map(|text| Words::read(text)) {
+            prop_assert!(home.index.search(&words, 10, |_| Some(())), "{:?}", words);
+            prop_assert!(home.index.is_there());
+        }
+    }
 }

@@ -135,7 +135,7 @@ pub(super) fn by(peer: &Peer) -> By {
 /// `session/rename`. A name is kept in our own journal, so the session need not be loaded.
 pub(super) async fn rename(peer: &Arc<Peer>, params: &Params) -> Answer {
     let command = Command::read("session/rename", params)?;
-    let row = peer.row(params)?;
+    let row = peer.row(params).await?;
     let name = names::custom(params.needed("name")?)
         .map_err(|error| MspError::invalid(format!("params.name: {error}")))?;
     let ack = json!({ "commandId": command.id, "status": "accepted", "name": name });

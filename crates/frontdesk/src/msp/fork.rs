@@ -28,7 +28,7 @@ pub(super) async fn fork(peer: &Arc<Peer>, params: &Params) -> Forked {
 
 async fn try_fork(peer: &Arc<Peer>, params: &Params) -> Result<(Value, Key), MspError> {
     let command = Command::read("session/fork", params)?;
-    let parent = peer.row(params)?;
+    let parent = peer.row(params).await?;
     let exclude = params.flag("excludeItems")?.unwrap_or(false);
     let cut = params.object("cutPoint")?.map(|cut| cut.needed("lastTurnId")).transpose()?;
     peer.room_to_follow()?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use frontdesk_core::msp::object::Carrier;
 use frontdesk_core::msp::params::{Params, Read as _};
-use frontdesk_core::msp::{ListFilter, MspError, RowFacts};
+use frontdesk_core::msp::{ErrorKind, ListFilter, MspError, RowFacts};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -33,17 +33,20 @@ pub(super) async fn list(peer: &Arc<Peer>, params: &Params) -> Answer {
     let query = Query::read(params)?;
     let limit = params.number("limit", 1, ROWS_MAX)?.unwrap_or(ROWS);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let cursor = match params.text("cursor")? {
-        Some(text) => Some(query.place(text)?),
-        None => None,
-    };
+    let (node, listing) = (&peer.face.node, query.listing());
+    let wrong = |_| MspError::invalid("params.cursor is not one that this listing gave");
+    let cursor = params.text("cursor")?;
+    let cursor = cursor.map(|text| node.cursors.open_sealed(&listing, text).map_err(wrong));
+    let cursor = cursor.transpose()?;
     if cursor.is_none() {
         // What agents that run have made meanwhile by themselves; none is started for it.
-        let node = &peer.face.node;
         node.refresh_lists(node.agents_known_to_list(), None, false).await;
     }
+    if !node.index_lists().await {
+        return Err(index_is_behind());
+    }
     let query = Arc::new(query);
-    let found = rows(&peer.face.node, &query, cursor, limit + 1).await;
+    let found = rows(node, &query, cursor, limit + 1).await;
     let budget = peer.face.frame_bytes().saturating_sub(MARGIN_BYTES);
     let mut sessions: Vec<Value> = Vec::new();
     let mut bytes = 0;
@@ -56,8 +59,8 @@ pub(super) async fn list(peer: &Arc<Peer>, params: &Params) -> Answer {
         sessions.push(row);
     }
     let last = sessions.len().checked_sub(1).and_then(|at| found.get(at));
-    let next =
-        last.filter(|_| found.len() > sessions.len()).map(|row| query.cursor(row.position()));
+    let more = last.filter(|_| found.len() > sessions.len());
+    let next = more.map(|row| node.cursors.seal(&listing, row.position()));
     let mut result = Map::new();
     result.insert("sessions".into(), json!(sessions));
     result.insert("nextCursor".into(), json!(next));
@@ -65,6 +68,12 @@ pub(super) async fn list(peer: &Arc<Peer>, params: &Params) -> Answer {
         result.insert("appliedFilter".into(), filter.to_json());
     }
     Ok(Value::Object(result))
+}
+
+/// The index is being made or compared, so that nobody can say what is not there.
+pub(super) fn index_is_behind() -> MspError {
+    let text = "the index of sessions is being made; try again in a moment";
+    MspError::new(ErrorKind::Overloaded, text)
 }
 
 /// The rows that pass, behind the cursor, in the order of the list.
@@ -121,30 +130,10 @@ impl Query {
             })
     }
 
-    /// A cursor is good for the listing it came from alone, so it has a mark of it.
-    fn cursor(&self, at: Position) -> String {
-        let Position { ordered, updated, key } = at;
-        format!("l:{:016x}:{ordered}:{updated}:{key}", self.mark())
-    }
-
-    fn place(&self, cursor: &str) -> Result<Position, MspError> {
-        let wrong = || MspError::invalid("params.cursor is not one that this listing gave");
-        let mut parts = cursor.strip_prefix("l:").ok_or_else(wrong)?.splitn(4, ':');
-        let mut part = || parts.next().ok_or_else(wrong);
-        let mark = u64::from_str_radix(part()?, 16).map_err(|_| wrong())?;
-        let ordered = part()?.parse().map_err(|_| wrong())?;
-        let updated = part()?.parse().map_err(|_| wrong())?;
-        let key = part()?.parse().map_err(|_| wrong())?;
-        let at = Position { ordered, updated, key };
-        if mark == self.mark() { Ok(at) } else { Err(wrong()) }
-    }
-
-    /// FNV-1a over what was asked.
-    fn mark(&self) -> u64 {
+    /// What a cursor is bound to: all that was asked.
+    fn listing(&self) -> String {
         let filter = self.filter.as_ref().map(ListFilter::to_json);
-        let text = json!([self.root, self.after, filter]).to_string();
-        text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        json!({ "face": "msp", "root": self.root, "after": self.after, "filter": filter })
+            .to_string()
     }
 }

@@ -37,7 +37,7 @@ struct Found {
 }
 
 pub(super) async fn page(peer: &Arc<Peer>, params: &Params) -> Answer {
-    let row = peer.row(params)?;
+    let row = peer.row(params).await?;
     let asked = read(peer, params, row.key)?;
     let too_large = usize::try_from(peer.face.node.limits.msp_frame_bytes).unwrap_or(usize::MAX);
     let key = row.key;

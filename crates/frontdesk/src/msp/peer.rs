@@ -269,8 +269,21 @@ impl Peer {
         true
     }
 
-    /// The session that `params.sessionId` means.
-    pub(super) fn row(&self, params: &Params) -> Result<Arc<Row>, MspError> {
+    /// The session that `params.sessionId` means. One that nothing knows may be in a journal that
+    /// the index does not have yet: that is waited for, at most `index_wait_ms`.
+    pub(super) async fn row(&self, params: &Params) -> Result<Arc<Row>, MspError> {
+        let unknown = |found: &Result<Arc<Row>, MspError>| matches!(found, Err(error) if error.kind == ErrorKind::SessionNotFound);
+        let known = self.known_row(params);
+        if !unknown(&known) {
+            return known;
+        }
+        let complete = self.face.node.index_complete().await;
+        let known = self.known_row(params);
+        if unknown(&known) && !complete { Err(list::index_is_behind()) } else { known }
+    }
+
+    /// The session that `params.sessionId` means, as far as is known now.
+    fn known_row(&self, params: &Params) -> Result<Arc<Row>, MspError> {
         let asked = params.needed("sessionId")?;
         let unknown = || MspError::session_not_found(asked);
         if asked.len() > SESSION_ID_BYTES_MAX {
@@ -294,7 +307,7 @@ impl Peer {
     }
 
     async fn subscribe(self: &Arc<Self>, params: &Params, id: &str) -> Result<Work, MspError> {
-        let row = self.row(params)?;
+        let row = self.row(params).await?;
         let after = params.text("after")?;
         if !lock(&self.state).follows.contains_key(&row.key) {
             self.room_to_follow()?;
@@ -335,7 +348,7 @@ impl Peer {
     async fn unsubscribe(&self, params: &Params) -> Answer {
         let asked = params.needed("sessionId")?;
         // A session that is gone meanwhile is followed no more all the same.
-        let key = match self.row(params) {
+        let key = match self.known_row(params) {
             Ok(row) => row.key,
             Err(error) => asked.parse::<Key>().map_err(|_| error)?,
         };

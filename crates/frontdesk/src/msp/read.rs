@@ -20,7 +20,7 @@ const MARGIN_BYTES: usize = 1 << 20;
 
 pub(super) async fn read(peer: &Arc<Peer>, params: &Params) -> Answer {
     let exclude = params.flag("excludeItems")?.unwrap_or(true);
-    let row = peer.row(params)?;
+    let row = peer.row(params).await?;
     snapshot(peer, &row, exclude, Carrier::Read).await
 }
 
@@ -70,7 +70,7 @@ fn items(face: &Face, row: &Row, upto: Seq) -> Result<(Renderer, Value), String>
 }
 
 pub(super) async fn pending(peer: &Arc<Peer>, params: &Params) -> Answer {
-    let row = peer.row(params)?;
+    let row = peer.row(params).await?;
     let state = head(&peer.face, &row).await.map_err(unreadable)?;
     Ok(json!({ "approvals": state.approvals(), "userInputs": state.user_inputs() }))
 }

@@ -393,14 +393,7 @@ impl Tables {
     fn bury(&mut self, mut row: Row, counted: Option<Arc<str>>) {
         let key = row.key;
         self.remove(key);
-        row.view = View {
-            seq: row.view.seq,
-            epoch: row.view.epoch,
-            agent: std::mem::take(&mut row.view.agent),
-            native: row.view.native.take(),
-            deleted: true,
-            ..View::default()
-        };
+        row.view.entomb();
         self.gone.insert(key, Gone { what: Change::Deleted(Arc::new(row)), counted });
         self.dirty.insert(key);
     }

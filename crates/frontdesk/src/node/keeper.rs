@@ -8,7 +8,7 @@ mod checking;
 mod work;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -27,6 +27,11 @@ const START_BUDGET: Duration = Duration::from_millis(25);
 
 /// How often somebody who waits for the index looks again.
 const FORGET_AGAIN: Duration = Duration::from_millis(5);
+
+/// How long after its start the daemon's lists wait until the index is confirmed, in milliseconds. It
+/// is in step then as far as the daemon before knew; what was changed by hand since is found
+/// meanwhile, where the sessions are not very many.
+const CONFIRMED_MS: u64 = 250;
 
 /// The thread from outside.
 #[derive(Debug, Default)]
@@ -60,13 +65,15 @@ impl Keeper {
     /// How far the index is being made anew.
     #[must_use]
     pub fn progress(&self) -> Progress {
+        // First: who sees that nothing is asked for any more sees what came of it.
+        let asked = self.asked.load(Ordering::Acquire);
         let mut progress = lock(&self.progress).clone();
-        progress.running |= self.asked.load(Ordering::Acquire);
+        progress.running |= asked;
         progress
     }
 
     fn tell(&self, change: impl FnOnce(&mut Progress)) {
-        change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.progress));
     }
 }
 
@@ -84,6 +91,17 @@ impl Node {
     pub async fn index_in_step(&self) -> bool {
         let limit = Duration::from_millis(self.limits.index_wait_ms);
         self.standings.wait(Standing::is_in_step, limit).await
+    }
+
+    /// Waits until lists can be answered, at most `index_wait_ms`; says whether they can. While the
+    /// index is being made half a list would look like a whole one.
+    pub async fn index_lists(&self) -> bool {
+        if !self.index_in_step().await {
+            return false;
+        }
+        let limit = Duration::from_millis(CONFIRMED_MS.saturating_sub(self.now().mono_ms));
+        self.standings.wait(|standing| standing == Standing::Complete, limit).await;
+        true
     }
 
     /// Waits until the index has every session, at most `index_wait_ms`; says whether it has.

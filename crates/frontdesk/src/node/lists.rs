@@ -311,7 +311,16 @@ impl Node {
             return Ok(());
         }
         let data = json!({ "updatedAt": text("updatedAt"), "title": title });
-        let mut journal = self.log.open_journal(&known.path)?;
+        let mut journal = match self.log.open_journal(&known.path) {
+            Ok(journal) => journal,
+            // A lane has it by now.
+            Err(LogError::InUse { .. }) => return Ok(()),
+            // The rest of the list is taken in all the same.
+            Err(error) => {
+                tracing::warn!(session = %known.key, %error, "failed to open a journal for what a list told");
+                return Ok(());
+            }
+        };
         let record =
             adopted_record(journal.last_seq() + 1, Kind::Metadata, Timestamp::now(), &data);
         // Adoptions can be made again: nobody waits for their sync.

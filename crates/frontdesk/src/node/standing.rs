@@ -1,9 +1,11 @@
 //! How far the index can be trusted, and the bell by which its thread is called.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
+
+use crate::lock::lock;
 
 /// How the index stands to the journals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +70,7 @@ pub struct Bell {
 impl Bell {
     /// Calls who waits.
     pub fn ring(&self) {
-        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rung = lock(&self.rung);
         *rung = rung.wrapping_add(1);
         drop(rung);
         self.waiting.notify_all();
@@ -77,12 +79,12 @@ impl Bell {
     /// How often it has rung.
     #[must_use]
     pub fn count(&self) -> u64 {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.rung)
     }
 
     /// Waits until it rings after it was counted as `since`, at most `limit`.
     pub fn wait(&self, since: u64, limit: Duration) {
-        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let rung = lock(&self.rung);
         // Who is woken early looks and waits again.
         drop(self.waiting.wait_timeout_while(rung, limit, |rung| *rung == since));
     }

@@ -27,7 +27,7 @@ pub fn reindex(paths: &Paths, mut tell: impl FnMut(Counts)) -> anyhow::Result<Co
     }
     let counts = rebuild.counts();
     let mut made = rebuild.finish();
-    let step = left.step.unwrap_or_default() + 1;
+    let step = left.step.unwrap_or_default().saturating_add(1);
     made.set_step(step)?;
     let writer = index.replace(made, None).context("failed to put the new index in place")?;
     index.withdraw();

@@ -222,3 +222,31 @@ fn a_search_looks_at_no_more_than_it_may() {
     eventually("both", || sessions("two") == 1 && sessions("one") == 1);
     assert_eq!(sessions("needle"), 1);
 }
+
+#[test]
+fn an_index_that_cannot_be_made_is_told_of_and_the_old_one_serves() {
+    let desk = desk().open();
+    let mut one = client(&desk);
+    session_that_said(&desk, &mut one, "say needle");
+    eventually("the words", || found(&desk, "needle").len() == 1);
+    // Nothing can be made in the place of a folder.
+    let blocked = desk.home().join("data/index.new.sqlite");
+    fs::create_dir_all(blocked.join("x")).unwrap();
+    let until = Instant::now() + SOON;
+    let runs = one.ok("_frontdesk/reindex", json!({}))["runs"].clone();
+    let asked = one.ok("_frontdesk/reindex", json!({ "start": true }));
+    assert_eq!(asked["running"], true);
+    let told = loop {
+        let told = one.ok("_frontdesk/reindex", json!({}));
+        if told["running"] == false {
+            break told;
+        }
+        assert!(Instant::now() < until, "{told}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(told["error"].is_string() && told["runs"] == runs, "{told}");
+    assert!(!desk.cli(&["reindex"]).status.success());
+    assert_eq!(found(&desk, "needle").len(), 1);
+    fs::remove_dir_all(&blocked).unwrap();
+    assert_eq!(json_of(&desk, &["reindex", "--json"])["sessions"], 1);
+}

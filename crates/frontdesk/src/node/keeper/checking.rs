@@ -7,6 +7,7 @@ use frontdesk_core::ids::Key;
 
 use super::super::Node;
 use super::super::recover::tidy;
+use super::work::pass_over_unreadable;
 use crate::index::{Disk, IndexError, Writer, catch_up};
 use crate::log::{Found, LogError, scan};
 
@@ -115,13 +116,8 @@ fn mend(node: &Node, writer: &mut Writer, findings: Vec<Finding>) -> Result<(), 
                     writer.remove(key)?;
                 }
                 Finding::Changed(key, path) => {
-                    match catch_up(writer, key, &path, false, &mut tidy) {
-                        Ok(_) => {}
-                        Err(IndexError::Log(error)) => {
-                            tracing::error!(path = %path.display(), %error, "failed to read a journal");
-                        }
-                        Err(error) => return Err(error),
-                    }
+                    let read = catch_up(writer, key, &path, false, &mut tidy);
+                    pass_over_unreadable(&path, read)?;
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! What the index's thread does, one piece after the other.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -59,8 +59,9 @@ enum Purge {
 struct Making {
     rebuild: Rebuild,
     began: Instant,
-    /// Sessions that were written to the old index meanwhile.
-    since: HashMap<Key, PathBuf>,
+    /// Sessions that were written to the old index meanwhile, and, without a journal, those that
+    /// were removed from it.
+    since: HashMap<Key, Option<PathBuf>>,
 }
 
 impl Work {
@@ -93,7 +94,8 @@ impl Work {
         self.step = step;
         let noted = replayed.behind.step;
         // A cut writes the index first.
-        let in_step = noted == Some(step) || noted.map(|noted| noted + 1) == Some(step);
+        let in_step =
+            noted == Some(step) || noted.and_then(|noted| noted.checked_add(1)) == Some(step);
         let changed = replayed.changed.iter().map(|(key, path)| (*key, path.clone(), true));
         let sessions = self.node.log.sessions_dir().to_path_buf();
         let behind = replayed.behind.sessions.iter().map(|(key, folder)| {
@@ -127,7 +129,7 @@ impl Work {
     fn catch_up(
         &mut self,
         key: Key,
-        path: &std::path::Path,
+        path: &Path,
         anew: bool,
         turns: &mut usize,
     ) -> Result<(), IndexError> {
@@ -249,13 +251,19 @@ impl Work {
 
     /// Begins to make the index anew.
     fn make(&mut self, why: &str) {
-        self.node.keeper.asked.store(false, Ordering::Release);
-        let index = &self.node.directory.index;
+        let (keeper, index) = (&self.node.keeper, &self.node.directory.index);
         if self.rebuild.is_some() && !index.is_damaged() {
-            return;
+            return keeper.asked.store(false, Ordering::Release);
         }
         tracing::info!(why, "making the index anew");
         let known = self.node.directory.count(None);
+        keeper.tell(|progress| {
+            let total = Some(known).filter(|known| *known > 0);
+            let runs = progress.runs;
+            *progress = Progress { running: true, total, runs, ..Progress::default() };
+        });
+        // Who asked sees it running, from now on until it is there or has failed.
+        keeper.asked.store(false, Ordering::Release);
         if index.is_damaged() || self.writer.is_none() {
             self.node.standings.set(Standing::Making);
             index.withdraw();
@@ -267,15 +275,6 @@ impl Work {
             Ok(rebuild) => {
                 let since = HashMap::new();
                 self.rebuild = Some(Making { rebuild, began: Instant::now(), since });
-                self.node.keeper.tell(|progress| {
-                    let total = Some(known).filter(|known| *known > 0);
-                    *progress = Progress {
-                        running: true,
-                        total,
-                        runs: progress.runs,
-                        ..Progress::default()
-                    };
-                });
             }
             Err(error) => self.failed(&error),
         }
@@ -297,10 +296,12 @@ impl Work {
         let mut made = rebuild.finish();
         made.batch(|made| {
             for (key, path) in since {
-                if path.exists() {
-                    catch_up(made, key, &path, false, &mut |_, _, _| false)?;
-                } else {
-                    made.remove(key)?;
+                match path.filter(|path| path.exists()) {
+                    Some(path) => pass_over_unreadable(
+                        &path,
+                        catch_up(made, key, &path, false, &mut |_, _, _| false),
+                    )?,
+                    None => made.remove(key)?,
                 }
             }
             Ok(())
@@ -331,13 +332,14 @@ impl Work {
     /// Something could not be done. A broken index is made anew; anything else is tried again.
     fn failed(&mut self, error: &IndexError) {
         tracing::error!(%error, "failed to keep the index");
-        let making = self.rebuild.take().is_some();
-        if making {
-            self.node.keeper.tell(|progress| {
-                progress.running = false;
+        self.rebuild = None;
+        let mut making = false;
+        self.node.keeper.tell(|progress| {
+            making = std::mem::take(&mut progress.running);
+            if making {
                 progress.error = Some(error.to_string());
-            });
-        }
+            }
+        });
         if making || !error.is_damage() {
             self.rest_until = Some(Instant::now() + RETRY);
         }
@@ -381,9 +383,9 @@ impl Work {
             }
             directory.settled(&changes);
             if let Some(making) = &mut self.rebuild {
-                making.since.extend(changes.iter().filter_map(|(key, change)| match change {
-                    Change::Put(row) | Change::Deleted(row) => Some((*key, row.path.clone())),
-                    Change::Forgotten => None,
+                making.since.extend(changes.iter().map(|(key, change)| match change {
+                    Change::Put(row) | Change::Deleted(row) => (*key, Some(row.path.clone())),
+                    Change::Forgotten => (*key, None),
                 }));
             }
         }
@@ -397,7 +399,7 @@ impl Work {
         let Some(writer) = &mut self.writer else { return };
         let (log, directory) = (&self.node.log, &self.node.directory);
         let hot = |key| log.has_writer(key) || directory.is_dirty(key);
-        let (_, quiet) = log.touched().count(hot);
+        let quiet = log.touched().quiet(hot);
         let often = self.cut_at.is_some_and(|at| at.elapsed() < CUT_EVERY);
         if !now && (quiet == 0 || (often && quiet < CUT_KEYS)) {
             return;
@@ -421,6 +423,21 @@ impl Work {
                 tracing::warn!(%error, "failed to close the index");
             }
         }
+    }
+}
+
+/// A journal that cannot be read is told of and keeps no other one out of the index.
+pub(super) fn pass_over_unreadable<T>(
+    path: &Path,
+    read: Result<T, IndexError>,
+) -> Result<(), IndexError> {
+    match read {
+        Ok(_) => Ok(()),
+        Err(IndexError::Log(error)) => {
+            tracing::error!(path = %path.display(), %error, "failed to read a journal");
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -102,3 +102,29 @@ fn a_session_made_here_and_continued_outside_is_imported() {
     assert_eq!(told(&log(&mut one, &session)), wanted);
     assert_eq!(one.ok("session/list", json!({}))["sessions"].as_array().map(Vec::len), Some(1));
 }
+
+#[test]
+fn a_session_whose_journal_is_gone_keeps_no_other_one_out_of_the_list() {
+    let desk = demo_desk().limit("list_fresh_ms", 0).open();
+    let mut outside = directly(&desk);
+    let lost = new_session(&desk, &mut outside);
+    turn(&mut outside, &lost, "say one");
+    let mut one = client(&desk);
+    let listed = one.ok("session/list", json!({}));
+    let key = row(&listed, &lost)["_meta"]["frontdesk"]["key"].as_str().unwrap().to_owned();
+    let known = one.ok("_frontdesk/session", json!({ "sessionId": key }));
+    let journal = std::path::Path::new(known["path"].as_str().unwrap());
+    std::fs::remove_dir_all(journal.parent().unwrap()).unwrap();
+    turn(&mut outside, &lost, "say two");
+    // One on each side of it, whichever way the agent's list goes.
+    let newer = new_session(&desk, &mut outside);
+    turn(&mut outside, &newer, "say three");
+    turn(&mut outside, &lost, "say four");
+    let newest = new_session(&desk, &mut outside);
+    turn(&mut outside, &newest, "say five");
+    leave(outside);
+    let listed = one.ok("session/list", json!({}));
+    assert!(listed["_meta"].is_null(), "{listed}");
+    row(&listed, &newer);
+    row(&listed, &newest);
+}

@@ -132,3 +132,66 @@ fn a_command_that_cannot_be_recorded_is_refused_for_now_and_done_later() {
     let forked = one.ok("session/fork", fork)["session"]["forkedFrom"]["sessionId"].clone();
     assert_eq!(forked, json!(id));
 }
+
+#[test]
+fn without_an_index_nothing_is_called_unknown_and_no_list_is_half() {
+    let mut desk = desk().limit("index_wait_ms", 300).open();
+    let (acp, id) = session(&desk, refuse_all());
+    drop(acp);
+    assert!(desk.stop().success());
+    std::fs::remove_file(desk.home().join("data/index.sqlite")).unwrap();
+    // Nothing can be made in the place of a folder.
+    let blocked = desk.home().join("data/index.new.sqlite");
+    std::fs::create_dir_all(blocked.join("x")).unwrap();
+    desk.start();
+    let mut one = client(&desk, json!({}));
+    for (method, params) in [
+        ("session/list", json!({})),
+        ("session/read", json!({ "sessionId": id })),
+        ("session/read", json!({ "sessionId": STRANGER })),
+        ("view/subscribe", json!({ "sessionId": id })),
+    ] {
+        let error = one.err(method, params.clone());
+        assert_eq!(kind(&error), (-32001, "overloaded"), "{method} {params}");
+        assert_eq!(error.data["retryable"], true, "{method} {params}");
+    }
+    std::fs::remove_dir_all(&blocked).unwrap();
+    eventually("the index", EXIT, || one.request("session/list", json!({})).is_ok());
+    assert_eq!(one.ok("session/list", json!({}))["sessions"][0]["sessionId"], json!(id));
+    let error = one.err("session/read", json!({ "sessionId": STRANGER }));
+    assert_eq!(kind(&error), (-32020, "sessionNotFound"));
+}
+
+#[test]
+fn a_cursor_is_good_over_a_restart_and_for_its_own_listing_alone() {
+    let mut desk = desk().open();
+    let made: Vec<_> = (0..2).map(|_| session(&desk, refuse_all())).collect();
+    let page = |one: &mut crate::acp::Acp| one.ok("session/list", json!({ "limit": 1 }));
+    let first = page(&mut client(&desk, json!({})));
+    let cursor = first["nextCursor"].as_str().unwrap().to_owned();
+    drop(made);
+    assert!(desk.stop().success());
+    desk.start();
+    let mut one = client(&desk, json!({}));
+    let rest = one.ok("session/list", json!({ "limit": 9, "cursor": cursor }));
+    let ids = |page: &serde_json::Value| -> Vec<serde_json::Value> {
+        page["sessions"].as_array().unwrap().iter().map(|row| row["sessionId"].clone()).collect()
+    };
+    assert_eq!((ids(&rest).len(), &rest["nextCursor"]), (1, &json!(null)), "{rest}");
+    assert_ne!(ids(&rest), ids(&first));
+    let mut acp = desk.acp("demo", refuse_all());
+    acp.initialize(crate::editor::capabilities());
+    let other_face = acp.err("session/list", json!({ "cursor": cursor }));
+    assert_eq!(other_face.code, -32602);
+    for wrong in [
+        json!({ "cursor": cursor, "workspaceRoot": "/elsewhere" }),
+        json!({ "cursor": cursor, "updatedAfter": "2026-01-01T00:00:00Z" }),
+        json!({ "cursor": cursor.replace('0', "1") }),
+    ] {
+        assert_eq!(
+            kind(&one.err("session/list", wrong.clone())),
+            (-32602, "invalidParams"),
+            "{wrong}"
+        );
+    }
+}
