@@ -7,7 +7,7 @@
 
 pub mod birth;
 pub mod carry;
-mod change;
+pub mod change;
 pub mod children;
 pub mod directory;
 pub mod feed;
