@@ -121,7 +121,7 @@ async fn once(
 /// What is said of a session's policy: what Frontdesk was told, and whether it is known to decide.
 pub(super) fn policy_json(node: &Node, row: &Row) -> Value {
     let Some(told) = &row.view.policy else { return json!({}) };
-    let asks = node.agent(&row.view.agent).is_some_and(|agent| agent.asks == Some(true));
+    let asks = node.asks(&row.view.agent);
     json!({
         "mode": told.mode,
         "source": told.source,

@@ -194,6 +194,12 @@ impl Node {
         self.agents.get(name).cloned()
     }
 
+    /// Whether an agent's entry says that it asks.
+    #[must_use]
+    pub fn asks(&self, agent: &str) -> bool {
+        self.agents.get(agent).is_some_and(|agent| agent.asks == Some(true))
+    }
+
     /// An agent by name, or an error that says which there are.
     ///
     /// # Errors
