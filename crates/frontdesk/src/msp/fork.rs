@@ -32,7 +32,9 @@ async fn try_fork(peer: &Arc<Peer>, params: &Params) -> Result<(Value, Key), Msp
     let exclude = params.flag("excludeItems")?.unwrap_or(false);
     let cut = params.object("cutPoint")?.map(|cut| cut.needed("lastTurnId")).transpose()?;
     peer.room_to_follow()?;
-    can_fork(peer, &parent)?;
+    // Where it is known that the agent cannot fork nothing is recorded.
+    let able = peer.face.node.can_fork(&parent);
+    able.map_err(|error| MspError::from_acp(&error, &parent.key.to_string()))?;
     // Taken in first, so that a fork whose answer was lost is not made twice.
     let running = peer.face.running(command.id());
     let Some(_running) = running else {
@@ -65,16 +67,6 @@ async fn try_fork(peer: &Arc<Peer>, params: &Params) -> Result<(Value, Key), Msp
             Err(error)
         }
     }
-}
-
-/// An agent that is known not to fork: the method is not served, and nothing is recorded.
-fn can_fork(peer: &Peer, parent: &Row) -> Result<(), MspError> {
-    let node = &peer.face.node;
-    let greeted = node.agent(&parent.view.agent).and_then(|agent| node.greeted(&agent));
-    if greeted.is_some_and(|greeted| !greeted.abilities.fork) {
-        return Err(MspError::method_not_found("session/fork"));
-    }
-    Ok(())
 }
 
 /// Agents fork at the end of what they have; another place cannot be asked for.
