@@ -118,6 +118,14 @@ pub struct Done {
     pub ack: Value,
 }
 
+impl Done {
+    /// Whether two commands with one id ask the same.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.method == other.method && self.payload_hash == other.payload_hash
+    }
+}
+
 /// A record that made no sense to the fold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anomaly {

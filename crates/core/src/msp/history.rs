@@ -71,12 +71,6 @@ impl Items {
         }
     }
 
-    /// Whether they did not fit.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.over
-    }
-
     /// The history object.
     #[must_use]
     pub fn into_history(mut self) -> Value {
@@ -93,7 +87,7 @@ impl Items {
     }
 }
 
-/// No history, and the reason: `excluded`, `historyBudget`, `projectionUnavailable`.
+/// No history, and the reason: `excluded` or `historyBudget`.
 #[must_use]
 pub fn none(reason: &str) -> Value {
     json!({ "mode": "none", "items": null, "snapshot": null, "noneReason": reason })
@@ -140,7 +134,7 @@ mod tests {
         let mut small = Items::new(event("a", 1, "").params["item"].to_string().len() + 2);
         small.take(&event("a", 1, ""));
         small.take(&delta("text", "xx"));
-        assert!(small.is_over());
+        assert!(small.over);
     }
 
     #[test]
@@ -149,7 +143,7 @@ mod tests {
         let size = one.params["item"].to_string().len() + 1;
         let mut fits = Items::new(size);
         fits.take(&one);
-        assert!(!fits.is_over());
+        assert!(!fits.over);
         let mut over = Items::new(size - 1);
         over.take(&one);
         over.take(&one);

@@ -14,6 +14,7 @@ mod turns;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -61,8 +62,9 @@ pub struct Renderer {
     view: View,
     last: ViewCursor,
     talk: Option<Talk>,
-    /// Calls of the open turn and, until the next one begins, of the last.
-    tools: Vec<Tool>,
+    /// Calls of the open turn and, until the next one begins, of the last. States that are kept of
+    /// one turn have those in common that did not change between them.
+    tools: Vec<Arc<Tool>>,
     turn: Option<Turn>,
     last_turn: Option<LastTurn>,
     asks: BTreeMap<String, Ask>,

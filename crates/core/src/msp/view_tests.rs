@@ -286,6 +286,24 @@ fn what_is_too_long_for_a_frame_is_cut_and_says_so() {
     assert!(items.iter().all(|item| item["truncated"] == true));
 }
 
+#[test]
+fn open_calls_are_bounded_and_kept_states_share_what_did_not_change() {
+    let call = |id: &str, status: &str| {
+        update(json!({ "sessionUpdate": "tool_call", "toolCallId": id, "status": status }))
+    };
+    let (mut renderer, mut events) = render(vec![started("t", "x"), call("done", "completed")]);
+    for at in 0..1025 {
+        let before = renderer.clone();
+        let (kind, data) = call(&format!("c{at}"), "pending");
+        renderer.apply(&record(3 + at, kind, &data), &mut events);
+        assert!(Arc::ptr_eq(&before.tools[0], &renderer.tools[0]));
+        assert_eq!(renderer.tools.len() as u64, (at + 2).min(1025));
+    }
+    let told = lines(&events);
+    let ended = told.iter().find(|line| line.contains("unknown")).unwrap();
+    assert!(ended.starts_with("item/completed") && ended.contains(r#""callId":"c0""#), "{ended}");
+}
+
 /// What holds for the events of any records.
 fn check_events(events: &[Event]) {
     let mut items: HashMap<String, (u64, String)> = HashMap::new();

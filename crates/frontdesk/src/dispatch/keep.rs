@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use frontdesk_core::errors::{Code, WireError};
-use frontdesk_core::fold::{ApprovalMode, Done};
+use frontdesk_core::fold::ApprovalMode;
 use frontdesk_core::session::{Input, Rename};
 use frontdesk_core::{names, policy};
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use super::open::by;
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::node::birth::Forking;
+use crate::node::change::command;
 use crate::node::directory::Row;
 
 /// Longest id that a caller may give a command, in bytes.
@@ -105,20 +106,11 @@ async fn once(
         node.change(row.key, inputs, None).await?;
         return Ok(ack);
     };
-    let mut payload = params.clone();
-    if let Some(payload) = payload.as_object_mut() {
-        // The session may be named in another spelling the next time.
-        payload.retain(|name, _| name != "sessionId" && name != "_meta");
-    }
-    let hash = hmac_sha256::Hash::hash(payload.to_string().as_bytes());
-    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    let done =
-        Done { command_id: id, method: method.to_owned(), payload_hash: hash, ack: ack.clone() };
+    let none = serde_json::Map::new();
+    let done = command(&id, method, params.as_object().unwrap_or(&none), ack.clone());
     match node.change(row.key, inputs, Some(done.clone())).await? {
         None => Ok(ack),
-        Some(before) if before.method == method && before.payload_hash == done.payload_hash => {
-            Ok(before.ack)
-        }
+        Some(before) if before.is_same(&done) => Ok(before.ack),
         Some(before) => {
             let text = format!("params.commandId was used for another {} before", before.method);
             Err(invalid(text))
@@ -129,7 +121,7 @@ async fn once(
 /// What is said of a session's policy: what Frontdesk was told, and whether it is known to decide.
 pub(super) fn policy_json(node: &Node, row: &Row) -> Value {
     let Some(told) = &row.view.policy else { return json!({}) };
-    let asks = node.agent(&row.view.agent).is_some_and(|agent| agent.asks == Some(true));
+    let asks = node.asks(&row.view.agent);
     json!({
         "mode": told.mode,
         "source": told.source,

@@ -15,7 +15,7 @@ use super::frames;
 use super::page::missing;
 use super::peer::Peer;
 use super::read::unreadable;
-use super::track::{Walk, blocking};
+use super::track::{Walk, blocking, upto};
 use crate::conn::outbox::Pushed;
 use crate::node::directory::Row;
 use frontdesk_core::msp::MspError;
@@ -49,13 +49,10 @@ impl Follower {
         // Followed before the journal is read: what is written meanwhile is noticed.
         let written = peer.face.node.feed.follow(key);
         let path = row.path.clone();
-        // What a lane has written and not shown yet is nobody's to see; without a lane it is all.
-        let live = peer.face.node.running_lane(key).and(peer.face.node.directory.get(key));
-        let limit = live.map_or(Seq::MAX, |row| row.view.seq);
+        let now = peer.face.node.directory.get(key);
+        let upto = upto(&peer.face, now.as_ref().unwrap_or(row));
         let (walk, head) = blocking(&peer.face, move |face| {
-            let mut end = Walk::to(&face.tracks, key, &path, limit)?;
-            end.limit(limit);
-            end.finish(&face.tracks)?;
+            let end = Walk::behind(&face.tracks, key, &path, upto)?;
             let head = (end.state().seq(), end.state().head());
             let walk = match after {
                 Some(after) => Walk::to(&face.tracks, key, &path, after.seq)?,

@@ -32,17 +32,19 @@ async fn try_fork(peer: &Arc<Peer>, params: &Params) -> Result<(Value, Key), Msp
     let exclude = params.flag("excludeItems")?.unwrap_or(false);
     let cut = params.object("cutPoint")?.map(|cut| cut.needed("lastTurnId")).transpose()?;
     peer.room_to_follow()?;
-    can_fork(peer, &parent)?;
+    // Where it is known that the agent cannot fork nothing is recorded.
+    let able = peer.face.node.can_fork(&parent);
+    able.map_err(|error| MspError::from_acp(&error, &parent.key.to_string()))?;
     // Taken in first, so that a fork whose answer was lost is not made twice.
-    let running = peer.face.running(&command.id);
+    let running = peer.face.running(command.id());
     let Some(_running) = running else {
         let text = "this command is being carried out; ask again for its answer";
         return Err(MspError::new(ErrorKind::Overloaded, text));
     };
     let before = command.record(peer, &parent, Value::Null, Vec::new()).await?;
     // What was refused only for then is tried again.
-    if let Some(before) = before.filter(|before| !may_be_repeated(&before.ack)) {
-        return again(peer, &command, &before.ack, exclude).await;
+    if let Some(before) = before.filter(|before| !may_be_repeated(before)) {
+        return again(peer, &command, &before, exclude).await;
     }
     let made = match check_cut(peer, &parent, cut).await {
         Ok(()) => make(peer, &parent, &command, exclude).await,
@@ -65,16 +67,6 @@ async fn try_fork(peer: &Arc<Peer>, params: &Params) -> Result<(Value, Key), Msp
             Err(error)
         }
     }
-}
-
-/// An agent that is known not to fork: the method is not served, and nothing is recorded.
-fn can_fork(peer: &Peer, parent: &Row) -> Result<(), MspError> {
-    let node = &peer.face.node;
-    let greeted = node.agent(&parent.view.agent).and_then(|agent| node.greeted(&agent));
-    if greeted.is_some_and(|greeted| !greeted.abilities.fork) {
-        return Err(MspError::method_not_found("session/fork"));
-    }
-    Ok(())
 }
 
 /// Agents fork at the end of what they have; another place cannot be asked for.
@@ -100,7 +92,7 @@ async fn make(
         frame: None,
         by: by(peer),
         conn: None,
-        command_id: Some(command.id.clone()),
+        command_id: Some(command.id().to_owned()),
     };
     let asked = parent.key.to_string();
     let made = peer.face.node.fork(forking).await;
@@ -129,7 +121,7 @@ async fn again(
     }
     let abandoned = || {
         let text = "the daemon ended while this command was carried out";
-        MspError::rejected(&command.id, "abandoned", text)
+        MspError::rejected(command.id(), "abandoned", text)
     };
     let id = ack["session"]["sessionId"].as_str().ok_or_else(abandoned)?;
     let key: Key = id.parse().map_err(|_| abandoned())?;

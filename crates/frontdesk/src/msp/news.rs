@@ -25,8 +25,10 @@ pub(super) async fn tell(peer: Arc<Peer>, mut listener: broadcast::Receiver<News
         stream: said.as_ref().is_some_and(|said| said.has("sessionListStream")),
         experimental: said.is_some_and(|said| said.experimental),
         changed: Changed::new(Duration::from_millis(peer.face.node.limits.msp_list_ms)),
+        loaded: Loaded::default(),
         peer,
     };
+    teller.loaded.replace(teller.loaded_now().iter().map(|row| row.key));
     loop {
         let due = teller.changed.due;
         tokio::select! {
@@ -51,6 +53,27 @@ struct Teller {
     stream: bool,
     experimental: bool,
     changed: Changed,
+    loaded: Loaded,
+}
+
+/// Sessions that are loaded as far as the client knows.
+#[derive(Debug, Default)]
+struct Loaded(HashSet<Key>);
+
+impl Loaded {
+    fn note(&mut self, key: Key, loaded: bool) {
+        if loaded {
+            self.0.insert(key);
+        } else {
+            self.0.remove(&key);
+        }
+    }
+
+    /// Takes what is loaded now; gives what was and is not any more.
+    fn replace(&mut self, now: impl Iterator<Item = Key>) -> Vec<Key> {
+        let before = std::mem::replace(&mut self.0, now.collect());
+        before.into_iter().filter(|key| !self.0.contains(key)).collect()
+    }
 }
 
 /// Sessions whose rows have changed, gathered for a while: each is told once, as it is then.
@@ -96,6 +119,7 @@ impl Teller {
             });
             self.peer.notify("session/closed", &params);
         }
+        self.loaded.note(news.key, row.is_some_and(Row::is_loaded));
         // The permission state is experimental: others are not told of its changes alone.
         if (news.status || (news.ruling && self.experimental)) && !news.born {
             self.status(news.key, row, cursor);
@@ -132,14 +156,24 @@ impl Teller {
         }
     }
 
+    /// What is true now of all sessions that are loaded, or were when the client was told last.
     fn all_over(&mut self) {
-        for row in self.peer.face.node.directory.loaded(|_| true) {
-            let cursor = ViewCursor::behind(row.view.seq).text(row.key);
-            self.status(row.key, Some(&row), Some(cursor));
-            if self.stream {
-                self.changed.note(row.key, Instant::now());
+        let now = self.loaded_now();
+        let gone = self.loaded.replace(now.iter().map(|row| row.key));
+        let directory = &self.peer.face.node.directory;
+        let gone: Vec<_> = gone.into_iter().map(|key| (key, directory.get(key))).collect();
+        let now = now.into_iter().map(|row| (row.key, Some(row)));
+        for (key, row) in now.chain(gone) {
+            let cursor = row.as_ref().map(|row| ViewCursor::behind(row.view.seq).text(key));
+            self.status(key, row.as_deref(), cursor);
+            if self.stream && row.is_some() {
+                self.changed.note(key, Instant::now());
             }
         }
+    }
+
+    fn loaded_now(&self) -> Vec<Arc<Row>> {
+        self.peer.face.node.directory.loaded(|_| true)
     }
 }
 
@@ -187,5 +221,15 @@ mod tests {
         assert_eq!((changed.due, changed.take().len()), (None, 0));
         changed.note(key(1), Instant::now());
         assert_eq!(changed.due, Some(first + pause + pause), "the next ones wait anew");
+    }
+
+    #[test]
+    fn who_fell_behind_is_told_what_is_loaded_no_more() {
+        let mut loaded = Loaded::default();
+        assert_eq!(loaded.replace([key(1), key(2)].into_iter()), []);
+        loaded.note(key(3), true);
+        loaded.note(key(1), false);
+        assert_eq!(loaded.replace([key(2), key(4)].into_iter()), [key(3)]);
+        assert_eq!(loaded.replace([].into_iter()).len(), 2);
     }
 }

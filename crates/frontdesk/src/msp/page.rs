@@ -4,14 +4,15 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
-use frontdesk_core::ids::Key;
+use frontdesk_core::ids::{Key, Seq};
 use frontdesk_core::msp::params::{Params, Read as _};
 use frontdesk_core::msp::{ErrorKind, Event, MspError, ViewCursor};
 use serde_json::{Value, json};
 
 use super::peer::{Answer, Peer};
 use super::read::unreadable;
-use super::track::{Tracks, Walk, blocking};
+use super::track::{Tracks, Walk, blocking, upto};
+use crate::node::directory::Row;
 
 /// Events of one page at most. Source: msp "Session lifecycle".
 const EVENTS_MAX: u64 = 1000;
@@ -25,6 +26,8 @@ struct Asked {
     bytes: usize,
     cursor: Option<ViewCursor>,
     backward: bool,
+    /// The last record that may be shown.
+    upto: Seq,
 }
 
 /// Events with their size in the answer.
@@ -38,8 +41,7 @@ struct Found {
 
 pub(super) async fn page(peer: &Arc<Peer>, params: &Params) -> Answer {
     let row = peer.row(params).await?;
-    let asked = read(peer, params, row.key)?;
-    let too_large = usize::try_from(peer.face.node.limits.msp_frame_bytes).unwrap_or(usize::MAX);
+    let asked = read(peer, params, &row)?;
     let key = row.key;
     let head = row.view.seq;
     if let Some(cursor) = asked.cursor.filter(|cursor| cursor.seq > head) {
@@ -52,7 +54,7 @@ pub(super) async fn page(peer: &Arc<Peer>, params: &Params) -> Answer {
         return Err(MspError::new(ErrorKind::PageEventTooLarge, text)
             .with("sessionId", key.to_string())
             .with("viewCursor", event.cursor.text(key))
-            .with("limitBytes", too_large));
+            .with("limitBytes", peer.face.frame_bytes()));
     }
     let edge = if asked.backward { events.front() } else { events.back() };
     let next = edge.filter(|_| more).map(|(event, _)| event.cursor.text(key));
@@ -64,7 +66,8 @@ fn framed(event: &Event) -> Value {
     json!({ "method": event.method, "params": event.params })
 }
 
-fn read(peer: &Peer, params: &Params, key: Key) -> Result<Asked, MspError> {
+fn read(peer: &Peer, params: &Params, row: &Row) -> Result<Asked, MspError> {
+    let key = row.key;
     let limit = params.number("limit", 1, EVENTS_MAX)?;
     let limit = limit.ok_or_else(|| MspError::invalid("params.limit is needed"))?;
     let cursor = params.text("cursor")?;
@@ -104,6 +107,7 @@ fn read(peer: &Peer, params: &Params, key: Key) -> Result<Asked, MspError> {
         bytes: room.min(most.unwrap_or(room)),
         cursor,
         backward,
+        upto: upto(&peer.face, row),
     })
 }
 
@@ -128,6 +132,7 @@ fn sized(event: Event) -> Sized {
 fn forward(tracks: &Tracks, key: Key, path: &Path, asked: Asked) -> Result<Found, String> {
     let after = asked.cursor.unwrap_or_default();
     let mut walk = Walk::to(tracks, key, path, after.seq)?;
+    walk.limit(asked.upto);
     let mut found = Found { events: VecDeque::new(), more: false };
     let (mut bytes, mut events) = (0, Vec::new());
     while walk.step(tracks, &mut events)? {
@@ -149,9 +154,10 @@ fn forward(tracks: &Tracks, key: Key, path: &Path, asked: Asked) -> Result<Found
 /// that does not give enough.
 fn backward(tracks: &Tracks, key: Key, path: &Path, asked: Asked) -> Result<Found, String> {
     let before = asked.cursor.unwrap_or(ViewCursor::behind(u64::MAX));
-    let mut from = before.seq;
+    let mut from = before.seq.min(asked.upto.saturating_add(1));
     loop {
         let mut walk = Walk::to(tracks, key, path, from)?;
+        walk.limit(asked.upto);
         let began = walk.state().seq();
         let mut found = Found { events: VecDeque::new(), more: false };
         let (mut bytes, mut events) = (0, Vec::new());

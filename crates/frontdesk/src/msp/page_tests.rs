@@ -53,7 +53,8 @@ fn all(tracks: &Tracks, path: &Path, limit: usize, bytes: usize, backward: bool)
     let mut all: VecDeque<Event> = VecDeque::new();
     let mut cursor = None;
     loop {
-        let found = find(tracks, key, path, Asked { limit, bytes, cursor, backward }).unwrap();
+        let asked = Asked { limit, bytes, cursor, backward, upto: Seq::MAX };
+        let found = find(tracks, key, path, asked).unwrap();
         assert!(found.events.len() <= limit);
         let size: usize = found.events.iter().map(|(_, bytes)| bytes).sum();
         assert!(size <= bytes || found.events.len() == 1);
@@ -122,4 +123,25 @@ fn an_end_that_moves_takes_its_mark_along() {
     }
     assert_eq!(text, whole);
     assert_eq!(tracks.marks(key), 1);
+}
+
+#[test]
+fn nothing_behind_the_last_record_that_may_be_shown_is_seen() {
+    let (folder, records) = journal(12);
+    let path = folder.path().join("journal.jsonl");
+    let key = KEY.parse().unwrap();
+    let tracks = Tracks::new(1 << 10, 512);
+    // Marks of a walk to the end are there, too.
+    Walk::behind(&tracks, key, &path, Seq::MAX).unwrap();
+    for upto in [1, 57, 60, records.len() as u64] {
+        let end = Walk::behind(&tracks, key, &path, upto).unwrap();
+        assert_eq!(end.state().seq(), upto);
+        let want = durable(&records[..usize::try_from(upto).unwrap()]);
+        for backward in [true, false] {
+            let asked = Asked { limit: 1000, bytes: usize::MAX, cursor: None, backward, upto };
+            let found = find(&tracks, key, &path, asked).unwrap();
+            let events: Vec<Event> = found.events.into_iter().map(|(event, _)| event).collect();
+            assert_eq!(events, want, "{upto} {backward}");
+        }
+    }
 }

@@ -46,6 +46,8 @@ struct State {
     /// Sessions whose birth it was told, the last ones.
     started: VecDeque<Key>,
     garbage: u32,
+    /// The connection is gone: what is still carried out for it is not followed.
+    ended: bool,
 }
 
 /// What a method answers.
@@ -125,6 +127,7 @@ impl Peer {
         }
         // A follower ends when it is dropped.
         state.follows.clear();
+        state.ended = true;
     }
 
     /// What the client said in `initialize`; `None` before it did.
@@ -332,7 +335,10 @@ impl Peer {
 
     /// Keeps a follower, in place of one of the same session.
     pub(super) async fn keep_follower(&self, key: Key, follower: Follower) {
-        let before = lock(&self.state).follows.insert(key, follower);
+        let before = {
+            let mut state = lock(&self.state);
+            if state.ended { None } else { state.follows.insert(key, follower) }
+        };
         if let Some(before) = before {
             before.end().await;
         }

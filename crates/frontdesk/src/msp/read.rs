@@ -11,7 +11,7 @@ use frontdesk_core::msp::{ErrorKind, MspError, Renderer};
 use serde_json::{Value, json};
 
 use super::peer::{Answer, Peer};
-use super::track::{Walk, blocking, head};
+use super::track::{Walk, blocking, head, upto};
 use super::{Face, session};
 use crate::node::directory::Row;
 
@@ -35,8 +35,8 @@ pub(super) async fn snapshot(
         let state = head(&peer.face, row).await.map_err(unreadable)?;
         (state, history::none("excluded"))
     } else {
-        let row = row.clone();
-        let read = blocking(&peer.face, move |face| items(face, &row, Seq::MAX));
+        let (row, upto) = (row.clone(), upto(&peer.face, row));
+        let read = blocking(&peer.face, move |face| items(face, &row, upto));
         read.await.map_err(unreadable)?
     };
     let mut result = json!({
@@ -61,9 +61,10 @@ pub(super) async fn history(peer: &Arc<Peer>, row: &Arc<Row>, seq: Seq) -> Answe
 /// All items of a session up to a record, as far as a frame has room for them.
 fn items(face: &Face, row: &Row, upto: Seq) -> Result<(Renderer, Value), String> {
     let mut walk = Walk::to(&face.tracks, row.key, &row.path, 0)?;
+    walk.limit(upto);
     let mut items = Items::new(face.frame_bytes().saturating_sub(MARGIN_BYTES));
     let mut events = Vec::new();
-    while walk.state().seq() < upto && walk.step(&face.tracks, &mut events)? {
+    while walk.step(&face.tracks, &mut events)? {
         events.drain(..).for_each(|event| items.take(&event));
     }
     Ok((walk.state().clone(), items.into_history()))

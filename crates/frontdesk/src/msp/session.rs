@@ -8,7 +8,7 @@ use super::peer::Peer;
 use crate::node::directory::Row;
 
 /// The object for a carrier.
-pub(super) fn object(peer: &Peer, row: &Row, carrier: Carrier) -> Session {
+fn object(peer: &Peer, row: &Row, carrier: Carrier) -> Session {
     let node = &peer.face.node;
     // A child is where its parent is.
     let is_live = node.parent_of(row).map_or_else(|| row.is_live(), |parent| parent.is_live());
@@ -20,13 +20,12 @@ pub(super) fn object(peer: &Peer, row: &Row, carrier: Carrier) -> Session {
     } else {
         Loaded::No
     };
-    let asks = node.agent(&row.view.agent).is_some_and(|agent| agent.asks == Some(true));
     let source = Source {
         key: row.key,
         view: &row.view,
         path: &row.path.to_string_lossy(),
         loaded,
-        policy: policy::effective(&row.view, asks),
+        policy: policy::effective(&row.view, node.asks(&row.view.agent)),
         seen_at: node.since,
     };
     let mut session = Session::of(&source, carrier);

@@ -158,6 +158,19 @@ impl Walk {
         Ok(record.is_some())
     }
 
+    /// Stands behind record `upto`, or at the present end if that comes before it.
+    pub(super) fn behind(
+        tracks: &Tracks,
+        key: Key,
+        path: &Path,
+        upto: Seq,
+    ) -> Result<Self, String> {
+        let mut walk = Self::to(tracks, key, path, upto.saturating_add(1))?;
+        walk.limit(upto);
+        walk.finish(tracks)?;
+        Ok(walk)
+    }
+
     /// Walks to the present end, past all events.
     pub(super) fn finish(&mut self, tracks: &Tracks) -> Result<(), String> {
         while let Some(record) = self.next(tracks)? {
@@ -198,15 +211,16 @@ impl Walk {
     }
 }
 
-/// The state behind the last record of a session's journal.
+/// The last record that may be shown beside a row. What a lane has written and not published yet is
+/// nobody's to see: it may have to be synced first. Without a lane it is all there is.
+pub(super) fn upto(face: &super::Face, row: &Row) -> Seq {
+    face.node.running_lane(row.key).map_or(Seq::MAX, |_| row.view.seq)
+}
+
+/// The state behind the last record of a session's journal that may be shown.
 pub(super) async fn head(face: &Arc<super::Face>, row: &Row) -> Result<Renderer, String> {
-    let (key, path) = (row.key, row.path.clone());
-    blocking(face, move |face| {
-        let mut walk = Walk::to(&face.tracks, key, &path, Seq::MAX)?;
-        walk.finish(&face.tracks)?;
-        Ok(walk.state)
-    })
-    .await
+    let (key, path, upto) = (row.key, row.path.clone(), upto(face, row));
+    blocking(face, move |face| Ok(Walk::behind(&face.tracks, key, &path, upto)?.state)).await
 }
 
 /// Does work that waits for the disk.

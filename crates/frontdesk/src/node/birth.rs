@@ -83,16 +83,14 @@ impl Node {
     /// client is answered by the fork's lane.
     ///
     /// # Errors
-    /// `-32601` if the agent cannot fork; what the agent answered; an error of ours if the parent's
+    /// `-32601` if the agent cannot fork, or the session is a subagent's; what the agent answered; an error of ours if the parent's
     /// journal is damaged or no journal can be made.
     pub async fn fork(self: &Arc<Self>, forking: Forking) -> Result<Key, WireError> {
         let Forking { parent, frame, by, conn, command_id } = forking;
         let agent = self.agent_or_error(&parent.view.agent)?;
         self.not_behind(None)?;
+        self.can_fork(&parent)?;
         not_damaged(&parent).await?;
-        if self.greeted(&agent).is_some_and(|greeted| !greeted.abilities.fork) {
-            return Err(WireError::method_not_found("session/fork"));
-        }
         let frame = match frame {
             Some(frame) => frame,
             None => self.fork_frame(&parent)?,
@@ -132,20 +130,30 @@ impl Node {
         born?.written().await
     }
 
+    /// Refuses to fork a session whose agent is known not to fork, and a subagent's: that is its
+    /// parent's, and nobody may ask its agent for more than to cancel it.
+    ///
+    /// # Errors
+    /// `-32601`; of a subagent with `data.parent`.
+    pub fn can_fork(&self, session: &Row) -> Result<(), WireError> {
+        if let Some(parent) = &session.view.parent {
+            let text = format!("a subagent's session cannot be forked; its parent is {parent}");
+            let data = json!({ "method": "session/fork", "parent": parent });
+            return Err(WireError::new(Code::MethodNotFound, text).with_data(data));
+        }
+        let greeted = self.agent(&session.view.agent).and_then(|agent| self.greeted(&agent));
+        if greeted.is_some_and(|greeted| !greeted.abilities.fork) {
+            return Err(WireError::method_not_found("session/fork"));
+        }
+        Ok(())
+    }
+
     /// A request to fork with the last accepted parameters of the parent.
     fn fork_frame(&self, parent: &Row) -> Result<Frame, WireError> {
-        let kept = self.log.params().read(parent.key).ok().flatten();
-        let kept: Value =
-            kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-        let mut params = json!({
-            "sessionId": parent.view.native.clone().unwrap_or_default(),
-            "cwd": parent.view.cwd,
-            "mcpServers": kept.get("mcpServers").cloned().unwrap_or_else(|| json!([])),
-        });
-        if !parent.view.additional_directories.is_empty() {
-            params["additionalDirectories"] = json!(parent.view.additional_directories);
-        }
-        let text = Frame::call("session/fork", Some("0"), &params.to_string());
+        let native = parent.view.native.as_deref().unwrap_or_default();
+        let mut params = self.kept_params(parent.key, &parent.view, native)?;
+        params.entry("mcpServers").or_insert_with(|| json!([]));
+        let text = Frame::call("session/fork", Some("0"), &Value::Object(params).to_string());
         match Message::parse(text) {
             Ok(Message::Request(frame)) => Ok(frame),
             _ => Err(WireError::new(Code::Internal, "the request to fork could not be made")),

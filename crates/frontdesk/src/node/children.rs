@@ -1,6 +1,5 @@
 //! Subagents as sessions: a child that an agent announces on its parent gets a row and a journal.
 
-use frontdesk_core::fold::View;
 use frontdesk_core::ids::{Key, SESSION_ID_BYTES_MAX};
 use frontdesk_core::record::Kind;
 use frontdesk_core::session::Input;
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Node;
 use super::directory::{Found, Row};
-use super::lists::adopted_record;
+use super::lists::began;
 use crate::log::{LogError, Reader};
 use crate::session::{LaneHandle, LaneMsg};
 
@@ -46,24 +45,19 @@ impl Node {
             Some(Found::Known(known)) => return Ok(Some(known.key)),
             None => {}
         }
-        let (now, key) = (Timestamp::now(), self.fresh_key());
+        let now = Timestamp::now();
+        let (created, from) = began(native, None, now);
         let data = json!({
             "agent": told.agent,
             "nativeId": native,
             "cwd": text("cwd").unwrap_or(&told.cwd),
             "additionalDirectories": told.update.get("additionalDirectories").filter(|dirs| dirs.is_array()).cloned().unwrap_or_else(|| json!([])),
             "title": text("title"),
-            "createdAt": now,
-            "createdAtFrom": "adoption",
+            "createdAt": created,
+            "createdAtFrom": from,
             "parent": told.parent,
         });
-        let record = adopted_record(1, Kind::Adopted, now, &data);
-        let mut journal = self.log.create(key, now)?;
-        let _unsynced = journal.append(std::slice::from_ref(&record))?;
-        let mut view = View::default();
-        view.apply(&record);
-        self.directory.insert(Row::cold(key, view, journal.path().to_path_buf(), journal.bytes()));
-        Ok(Some(key))
+        self.take_in(now, &data).map(Some)
     }
 
     /// Tells a session that was found in a list before that it is a child.
@@ -102,5 +96,20 @@ pub fn children_in(path: &std::path::Path) -> Result<Vec<Key>, LogError> {
                 children.push(child);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_began_at_the_instant_in_its_id_if_there_is_one() {
+        let now = Timestamp::from_second(1_796_000_000).unwrap();
+        let (at, from) = began("01a22bb6-2da2-7132-b868-40a3a5d1f51f", None, now);
+        assert_eq!((at.as_millisecond(), from), (0x01a2_2bb6_2da2, "id"));
+        assert_eq!(began("child-1", None, now), (now, "adoption"));
+        let listed = Timestamp::UNIX_EPOCH.to_string();
+        assert_eq!(began("c", Some(&listed), now), (Timestamp::UNIX_EPOCH, "list"));
     }
 }

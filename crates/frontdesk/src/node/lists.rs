@@ -259,16 +259,8 @@ impl Node {
 
     fn adopt(&self, agent: &str, native: &str, row: &Value) -> Result<(), LogError> {
         let now = Timestamp::now();
-        let key = self.fresh_key();
         let text = |name: &str| row.get(name).and_then(Value::as_str);
-        let minted = native.parse::<uuid::Uuid>().ok().and_then(uuid_v7_millis);
-        let minted =
-            minted.and_then(|ms| Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok());
-        let (created, from) = match (minted, text("updatedAt").and_then(|at| at.parse().ok())) {
-            (Some(at), _) => (at, "id"),
-            (None, Some(at)) => (at, "list"),
-            (None, None) => (now, "adoption"),
-        };
+        let (created, from) = began(native, text("updatedAt"), now);
         let data = json!({
             "agent": agent,
             "nativeId": native,
@@ -280,15 +272,23 @@ impl Node {
             "createdAtFrom": from,
             "unproven": row.get("_unproven").is_some(),
         });
-        let record = adopted_record(1, Kind::Adopted, now, &data);
+        let key = self.take_in(now, &data)?;
+        self.feed.publish(key, self.directory.get(key), false);
+        Ok(())
+    }
+
+    /// Begins the journal and the row of a session that an agent told of, with `data` of an `adopted`
+    /// record. Blocking.
+    pub(super) fn take_in(&self, now: Timestamp, data: &Value) -> Result<Key, LogError> {
+        let key = self.fresh_key();
+        let record = adopted_record(1, Kind::Adopted, now, data);
         let mut journal = self.log.create(key, now)?;
         // Adoptions can be made again: nobody waits for their sync.
         let _unsynced = journal.append(std::slice::from_ref(&record))?;
         let mut view = View::default();
         view.apply(&record);
         self.directory.insert(Row::cold(key, view, journal.path().to_path_buf(), journal.bytes()));
-        self.feed.publish(key, self.directory.get(key), false);
-        Ok(())
+        Ok(key)
     }
 
     /// A known session: a later `updatedAt` or another title is kept, if no lane writes there now.
@@ -332,7 +332,23 @@ impl Node {
     }
 }
 
-pub(super) fn adopted_record(seq: u64, kind: Kind, at: Timestamp, data: &Value) -> Record {
+/// When a session that an agent told of began, and by whose word: the instant in its id, else the
+/// earliest one that the agent gave, else now.
+pub(super) fn began(
+    native: &str,
+    listed: Option<&str>,
+    now: Timestamp,
+) -> (Timestamp, &'static str) {
+    let minted = native.parse::<uuid::Uuid>().ok().and_then(uuid_v7_millis);
+    let minted = minted.and_then(|ms| Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok());
+    match (minted, listed.and_then(|at| at.parse().ok())) {
+        (Some(at), _) => (at, "id"),
+        (None, Some(at)) => (at, "list"),
+        (None, None) => (now, "adoption"),
+    }
+}
+
+fn adopted_record(seq: u64, kind: Kind, at: Timestamp, data: &Value) -> Record {
     let data = bytes::Bytes::from(data.to_string());
     Record { v: RECORD_VERSION, seq, epoch: 0, at, kind, src: None, data }
 }

@@ -7,7 +7,7 @@
 
 pub mod birth;
 pub mod carry;
-mod change;
+pub mod change;
 pub mod children;
 pub mod directory;
 pub mod feed;
@@ -192,6 +192,12 @@ impl Node {
     #[must_use]
     pub fn agent(&self, name: &str) -> Option<Arc<AgentConfig>> {
         self.agents.get(name).cloned()
+    }
+
+    /// Whether an agent's entry says that it asks.
+    #[must_use]
+    pub fn asks(&self, agent: &str) -> bool {
+        self.agents.get(agent).is_some_and(|agent| agent.asks == Some(true))
     }
 
     /// An agent by name, or an error that says which there are.

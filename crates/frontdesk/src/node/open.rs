@@ -14,13 +14,14 @@ use frontdesk_core::agent::{Abilities, Listed, Verdict};
 use frontdesk_core::envelope::{Frame, Message, quote};
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
+use frontdesk_core::ids::Key;
 use frontdesk_core::import::{prompt_text, user_text};
 use frontdesk_core::record::Kind;
 use frontdesk_core::render::stored_params;
 use frontdesk_core::route::{Plan, plan};
 use frontdesk_core::session::{AgentFacts, How, Input, OpenMode, StartFailure};
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Node;
 use super::birth::facts;
@@ -303,21 +304,28 @@ impl Node {
                 }
             }
         }
-        let key = request.lane.key();
+        let params = self.kept_params(request.lane.key(), &request.view, native);
+        params.map(|params| Value::Object(params).to_string()).map_err(StartFailure::Ours)
+    }
+
+    /// The last accepted parameters of a session, for its agent.
+    pub(super) fn kept_params(
+        &self,
+        key: Key,
+        view: &View,
+        native: &str,
+    ) -> Result<Map<String, Value>, WireError> {
         let kept = self.log.params().read(key).ok().flatten();
-        let mut params: Value =
+        let params: Value =
             kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_else(|| {
                 json!({
-                    "cwd": request.view.cwd,
-                    "additionalDirectories": request.view.additional_directories,
+                    "cwd": view.cwd,
+                    "additionalDirectories": view.additional_directories,
                     "mcpServers": [],
                 })
             });
-        let Some(members) = params.as_object_mut() else {
-            return Err(StartFailure::Ours(WireError::new(
-                Code::Internal,
-                "the kept parameters are damaged",
-            )));
+        let Value::Object(mut members) = params else {
+            return Err(WireError::new(Code::Internal, "the kept parameters are damaged"));
         };
         members.insert("sessionId".into(), native.into());
         members.remove("_meta");
@@ -325,7 +333,7 @@ impl Node {
         {
             members.remove("additionalDirectories");
         }
-        Ok(params.to_string())
+        Ok(members)
     }
 }
 

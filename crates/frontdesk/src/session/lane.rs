@@ -387,8 +387,7 @@ impl Lane {
         };
         let key = self.handle.key();
         self.node.directory.publish(key, &self.session, live, self.journal.bytes());
-        let agent = self.node.agent(&self.session.view().agent);
-        let asks = agent.is_some_and(|agent| agent.asks == Some(true));
+        let asks = self.node.asks(&self.session.view().agent);
         self.node.feed.publish(key, self.node.directory.get(key), asks);
         self.node.feed.shown(key, self.shown);
     }

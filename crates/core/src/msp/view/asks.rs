@@ -1,5 +1,7 @@
 //! Questions to people: permissions become approvals, forms with few choices become user input.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -188,7 +190,7 @@ impl Renderer {
         if ask.approval {
             let (decision, allowed) = decision(settled, ask);
             if !allowed && let Some(tool) = self.tools.iter_mut().find(|t| t.call == ask.call) {
-                tool.denied = decision == "denied";
+                Arc::make_mut(tool).denied = decision == "denied";
             }
             let by_person = settled.outcome == "answered" && settled.by["client"].is_string();
             let params = json!({

@@ -1,5 +1,7 @@
 //! Tool calls: one item each, from the first word of it to its end.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -11,6 +13,8 @@ use crate::record::Record;
 
 /// Ended calls of one turn that are remembered for what is still said of them.
 const ENDED_TOOLS_MAX: usize = 256;
+/// Calls that are open at once; one more ends the oldest, nobody knows how.
+const OPEN_TOOLS_MAX: usize = 1024;
 
 /// The word for a call whose turn ended well and whose own end nobody told. The protocol's set is
 /// open, and a word a client does not know means ended, it is not known how.
@@ -161,11 +165,11 @@ impl Renderer {
         let call = cut(call, LABEL_BYTES_MAX).0;
         let known = self.tools.iter().rposition(|tool| tool.call == call);
         let at = known.unwrap_or_else(|| {
-            self.forget_ended_tools();
-            self.tools.push(Tool::new(call, turn, out));
+            self.make_room(out);
+            self.tools.push(Arc::new(Tool::new(call, turn, out)));
             self.tools.len() - 1
         });
-        if let Some(tool) = self.tools.get_mut(at) {
+        if let Some(tool) = self.tools.get_mut(at).map(Arc::make_mut) {
             let had_ended = tool.has_ended();
             let is_new = tool.take(update);
             if tool.revision == 0 && tool.has_ended() {
@@ -181,18 +185,29 @@ impl Renderer {
         at
     }
 
-    fn forget_ended_tools(&mut self) {
-        if self.tools.iter().filter(|tool| tool.has_ended()).count() >= ENDED_TOOLS_MAX
-            && let Some(oldest) = self.tools.iter().position(Tool::has_ended)
+    /// Forgets the oldest call where as many are remembered as may be.
+    fn make_room(&mut self, out: &mut Out<'_>) {
+        let ended = self.tools.iter().filter(|tool| tool.has_ended()).count();
+        let open = self.tools.len() - ended;
+        if ended >= ENDED_TOOLS_MAX
+            && let Some(oldest) = self.tools.iter().position(|tool| tool.has_ended())
         {
             self.tools.remove(oldest);
+        }
+        if open >= OPEN_TOOLS_MAX
+            && let Some(oldest) = self.tools.iter().position(|tool| !tool.has_ended())
+        {
+            let mut tool = self.tools.remove(oldest);
+            let tool = Arc::make_mut(&mut tool);
+            tool.status = UNTOLD.into();
+            tool.tell(false, out);
         }
     }
 
     /// The turn is over, so are its calls.
     pub(super) fn end_tools(&mut self, terminal: &str, out: &mut Out<'_>) {
         let status = if terminal == "completed" { UNTOLD } else { terminal };
-        for tool in self.tools.iter_mut().filter(|tool| !tool.has_ended()) {
+        for tool in self.tools.iter_mut().filter(|tool| !tool.has_ended()).map(Arc::make_mut) {
             tool.status = if tool.denied { "rejected".into() } else { status.to_owned() };
             tool.tell(false, out);
         }

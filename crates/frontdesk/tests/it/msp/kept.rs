@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{allow, client, desk, session};
+use super::{allow, client, desk, kind, session};
 use crate::acp::Acp;
 
 fn read(one: &mut Acp, id: &str) -> Value {
@@ -44,6 +44,12 @@ fn a_subagent_is_a_session_of_its_own_and_no_part_of_its_parents_view() {
     assert!(!parents.contains("Working on look around"), "{parents}");
     let childs = read_all(&mut one, &child);
     assert!(childs.contains("Working on look around"), "{childs}");
+    // It is its parent's: nobody else has it go on, also not as a fork.
+    let command = "01a22bb6-2da2-7132-b868-40a3a5d1f51f";
+    let error = one.err("session/fork", json!({ "commandId": command, "sessionId": child }));
+    assert_eq!(kind(&error), (-32601, "methodNotFound"));
+    let error = acp.err("_frontdesk/fork", json!({ "sessionId": child }));
+    assert_eq!((error.code, &error.data["parent"]), (-32601, &json!(id)));
 }
 
 /// All events of a session, page by page, as text.
