@@ -218,7 +218,7 @@ impl Lane {
             let mut effects = Vec::new();
             let mut handled = Handled::default();
             let mut promised = Vec::new();
-            let paused = self.node.log.health().is_behind();
+            let paused = self.holds_back();
             if !paused {
                 // In the order in which they came, before what came later.
                 batch.splice(..0, self.held.drain(..));
