@@ -30,16 +30,16 @@ pub(super) struct Stored {
     pub(super) damaged: Vec<Value>,
 }
 
-/// Looks at everything below the data folder. While a daemon runs, what it may be writing at this
-/// moment is no damage.
-pub(super) fn look(shell: &mut Shell, is_running: bool) -> Stored {
+/// Looks at everything below the data folder. While a daemon runs, or may run, what it may be writing
+/// at this moment is no damage.
+pub(super) fn look(shell: &mut Shell, may_run: bool) -> Stored {
     let mut stored = Stored::default();
     let data = shell.paths.data.clone();
     if !data.exists() {
         return stored;
     }
-    journals(shell, is_running, &mut stored);
-    if !is_running {
+    journals(shell, may_run, &mut stored);
+    if !may_run {
         stored.findings.push(commit_log(&data));
     }
     stored.findings.extend(params(&data.join("params")));
@@ -47,7 +47,7 @@ pub(super) fn look(shell: &mut Shell, is_running: bool) -> Stored {
     stored
 }
 
-fn journals(shell: &mut Shell, is_running: bool, stored: &mut Stored) {
+fn journals(shell: &mut Shell, may_run: bool, stored: &mut Stored) {
     let found: Vec<Found> = log::scan(&shell.paths.sessions()).collect();
     let (mut records, mut bytes, mut damaged, mut unfit) = (0, 0, 0, 0);
     for (index, journal) in found.iter().enumerate() {
@@ -55,7 +55,7 @@ fn journals(shell: &mut Shell, is_running: bool, stored: &mut Stored) {
             shell.out.progress(&format!("checking journals {}", bar(index, found.len())));
         }
         let checked = match log::check(&journal.path) {
-            Ok(checked) => without_what_is_being_written(checked, is_running),
+            Ok(checked) => without_what_is_being_written(checked, may_run),
             Err(error) => {
                 damaged += 1;
                 stored.findings.push(finding("journal", Verdict::Bad, error.to_string()));
@@ -97,8 +97,8 @@ fn bar(done: usize, all: usize) -> String {
     format!("[{}{}] {done} of {all}", "#".repeat(full), "-".repeat(BAR_WIDTH - full))
 }
 
-fn without_what_is_being_written(mut checked: Checked, is_running: bool) -> Checked {
-    if is_running && checked.damage.last().is_some_and(|last| last.what == What::Torn) {
+fn without_what_is_being_written(mut checked: Checked, may_run: bool) -> Checked {
+    if may_run && checked.damage.last().is_some_and(|last| last.what == What::Torn) {
         checked.damage.pop();
         checked.damage_count -= 1;
     }

@@ -68,6 +68,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
         return damage::repair(key, shell, args.json);
     }
     let mut findings = vec![home(&shell.paths.data), socket_length(&shell.paths.run)];
+    let mut may_run = true;
     let (info, checks) = match shell.connect() {
         Ok(mut client) => {
             let info: Info = client.call("_frontdesk/info", &json!({}), CALL)?.read()?;
@@ -75,7 +76,10 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
             let checks = check_all(&mut client, &list.read(), shell)?;
             (Some(info), checks)
         }
-        Err(Failure::Client(ClientError::NoDaemon(_))) => (None, configured(shell, &mut findings)?),
+        Err(Failure::Client(ClientError::NoDaemon(_))) => {
+            may_run = false;
+            (None, configured(shell, &mut findings)?)
+        }
         Err(failure) => {
             findings.push(finding("daemon", Verdict::Bad, failure.to_string()));
             (None, configured(shell, &mut findings)?)
@@ -86,7 +90,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
         findings.extend(unit(info.pid));
     }
     findings.extend(lingering());
-    let stored = damage::look(shell, info.is_some());
+    let stored = damage::look(shell, may_run);
     findings.extend(stored.findings);
     if args.json {
         let raw: Vec<&RawValue> = checks.iter().map(|(raw, _)| raw.as_ref()).collect();

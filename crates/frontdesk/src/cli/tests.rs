@@ -493,6 +493,24 @@ fn doctor_works_without_a_daemon() {
 }
 
 #[test]
+fn doctor_takes_a_daemon_that_cannot_be_asked_for_one_that_may_run() {
+    let about = |desk: &FakeDesk| {
+        let document = desk.run(&["doctor", "--json"]).json();
+        let findings = document["findings"].as_array().unwrap().clone();
+        findings.iter().map(|it| it["about"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let desk = FakeDesk::absent();
+    std::fs::create_dir_all(&desk.paths.data).unwrap();
+    assert!(about(&desk).contains(&"commit log".to_owned()));
+    // Not the word that nobody listens: the socket cannot be reached at all.
+    let _ = std::fs::remove_dir_all(&desk.paths.run);
+    std::fs::write(&desk.paths.run, "").unwrap();
+    let found = about(&desk);
+    assert!(found.contains(&"daemon".to_owned()) && found.contains(&"journals".to_owned()));
+    assert!(!found.contains(&"commit log".to_owned()), "a running one is ahead of its journals");
+}
+
+#[test]
 fn doctor_without_a_daemon_reads_the_configuration() {
     let desk = FakeDesk::absent();
     std::fs::write(

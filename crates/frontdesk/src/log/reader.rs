@@ -168,18 +168,6 @@ impl Reader {
         })
     }
 
-    /// Starts at the first record of a file that is known to have `bytes` bytes; what is written
-    /// behind them later is not read. Spares asking for the size.
-    ///
-    /// # Errors
-    /// If the file cannot be opened.
-    pub fn open_sized(path: &Path, bytes: u64) -> Result<Self, LogError> {
-        let mut reader = Self::open(path)?;
-        reader.limit = bytes;
-        reader.known = bytes;
-        Ok(reader)
-    }
-
     /// Starts at a byte where a line begins, behind the record `seq`: what a snapshot notes.
     ///
     /// # Errors

@@ -373,23 +373,3 @@ fn the_served_records_are_the_written_ones() {
     assert_eq!(reader.read_batch(usize::MAX).unwrap(), written);
     assert_eq!(seqs(&path).len(), 50);
 }
-
-#[test]
-fn a_reader_that_knows_the_size_reads_that_much_and_no_more() {
-    let temp = tempfile::tempdir().unwrap();
-    let path = temp.path().join("journal.jsonl");
-    let three = lines(1..=3);
-    std::fs::write(&path, lines(1..=5)).unwrap();
-    let sized = |bytes: usize| {
-        let mut reader = Reader::open_sized(&path, bytes as u64).unwrap();
-        let read = reader.read_batch(usize::MAX).unwrap();
-        assert!(reader.read_batch(usize::MAX).unwrap().is_empty());
-        (read.len(), reader.finish().map(|record| record.seq), reader.damage_count())
-    };
-    assert_eq!(sized(0), (0, None, 0));
-    assert_eq!(sized(three.len()), (3, None, 0));
-    assert_eq!(sized(three.len() - 1), (2, Some(3), 0));
-    assert_eq!(sized(three.len() - 2), (2, None, 1));
-    // A file that is shorter than was said ends where it ends.
-    assert_eq!(sized(1 << 20), (5, None, 0));
-}

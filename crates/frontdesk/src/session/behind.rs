@@ -73,13 +73,17 @@ impl Lane {
         }
     }
 
+    /// Whether what agents say is held back at present. Instances do not read on meanwhile, but for
+    /// one that is being ended; when so much is held that this is the only bound, all of it is
+    /// handled, in its order, and written when and where there is room.
+    pub(super) fn holds_back(&self) -> bool {
+        self.node.log.health().is_behind()
+            && self.held.len() < self.node.limits.lane_messages as usize
+    }
+
     /// Whether a message has to wait until there is room: all that an agent says, in its order.
-    /// What people say, a deadline and an end go on, out of the reserve. Bounded: instances hold
-    /// the rest back.
+    /// What people say, a deadline and an end go on, out of the reserve.
     pub(super) fn has_to_wait(&self, message: &LaneMsg) -> bool {
-        if self.held.len() >= self.node.limits.lane_messages as usize {
-            return false;
-        }
         match message {
             // A branch is no hurry.
             LaneMsg::Agent { .. } | LaneMsg::Input(Input::Workspace(_)) => true,

@@ -157,15 +157,8 @@ impl Lane {
             Effect::Append(_) => {}
             Effect::Sync => found.is_unsafe |= !self.sync().await,
             Effect::Tell { conn, frame, hop, mark } => {
-                let Some(to) = self.conns.get(&conn) else { return };
-                if let Some(hop) = &hop {
-                    to.expect(hop, &self.handle);
-                }
-                let mark = self.marked(conn, mark);
-                if to.send_marked(mark, frame) == Pushed::Full
-                    && hop.is_none()
-                    && !found.full.contains(&conn)
-                {
+                let is_full = self.tell(conn, frame, hop.as_deref(), mark) == Pushed::Full;
+                if is_full && hop.is_none() && !found.full.contains(&conn) {
                     found.full.push(conn);
                 }
             }
@@ -181,16 +174,9 @@ impl Lane {
             }
             Effect::CatchUp { conn, key, spelling, from, own_after } => {
                 let Some(conn) = self.conns.get(&conn).cloned() else { return };
-                let catch_up = CatchUp {
-                    conn,
-                    lane: self.handle.clone(),
-                    path: self.journal.path().to_path_buf(),
-                    native: self.session.native().to_owned(),
-                    spelling,
-                    key,
-                    from,
-                    own_after,
-                };
+                let (lane, path) = (self.handle.clone(), self.journal.path().to_path_buf());
+                let native = self.session.native().to_owned();
+                let catch_up = CatchUp { conn, lane, path, native, spelling, key, from, own_after };
                 tokio::spawn(catch_up.run());
             }
             Effect::TakenBack { conn, id } => {
@@ -213,13 +199,7 @@ impl Lane {
             }
             Effect::Owe { hop, frame } => self.owe(&hop, frame).await,
             Effect::Settle { hop, frame } => self.settle(&hop, frame).await,
-            Effect::CancelSent(tag) => {
-                if let (Some(instance), Some(id)) = (&self.instance, self.sent.get(&tag)) {
-                    let params = format!(r#"{{"requestId":{id}}}"#);
-                    let frame = Frame::call("$/cancel_request", None, &params);
-                    let _ = instance.notify(frame).await;
-                }
-            }
+            Effect::CancelSent(tag) => self.cancel_sent(tag).await,
             Effect::Open { conn, how, params } => self.open(conn, how, params),
             Effect::Shut { why } => self.shut(why),
             Effect::EndStuck => {
@@ -238,6 +218,21 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// Shows a client a frame; with `hop` it is a question that the client has to answer.
+    fn tell(
+        &self,
+        conn: ConnId,
+        frame: bytes::Bytes,
+        hop: Option<&str>,
+        mark: Option<Mark>,
+    ) -> Pushed {
+        let Some(to) = self.conns.get(&conn) else { return Pushed::Closed };
+        if let Some(hop) = hop {
+            to.expect(hop, &self.handle);
+        }
+        to.send_marked(self.marked(conn, mark), frame)
     }
 
     /// A mark with the session as the client spells it.
@@ -262,6 +257,13 @@ impl Lane {
                 return;
             }
             tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn cancel_sent(&self, tag: Tag) {
+        if let (Some(instance), Some(id)) = (&self.instance, self.sent.get(&tag)) {
+            let params = format!(r#"{{"requestId":{id}}}"#);
+            let _ = instance.notify(Frame::call("$/cancel_request", None, &params)).await;
         }
     }
 

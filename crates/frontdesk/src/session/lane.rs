@@ -210,26 +210,7 @@ impl Lane {
             self.follow_workspace();
             let deadline = self.session.deadline_ms().map(|at| self.node.instant_of(at));
             alarm.set(deadline);
-            let got = tokio::select! {
-                biased;
-                changed = self.health.changed() => {
-                    self.tell_behind();
-                    // Without a sender the log is gone, and with it everything.
-                    if changed.is_err() { 0 } else { 1 }
-                }
-                got = self.rx.recv_many(&mut batch, BATCH_MESSAGES) => got,
-                () = alarm.rings() => {
-                    batch.push(LaneMsg::Input(Input::Tick));
-                    1
-                }
-                workspace = news(self.follow.as_mut()) => {
-                    batch.push(LaneMsg::Input(Input::Workspace(workspace)));
-                    1
-                }
-                () = quiet.is_long(), if self.session.state() == Some(State::Running) => 1,
-                // Somebody still holds a handle: look again later.
-                () = tokio::time::sleep(REST_AGAIN), if self.session.at_rest() => 1,
-            };
+            let got = self.next(&mut batch, &mut alarm, &quiet).await;
             if got == 0 {
                 break;
             }
@@ -237,7 +218,7 @@ impl Lane {
             let mut effects = Vec::new();
             let mut handled = Handled::default();
             let mut promised = Vec::new();
-            let paused = self.node.log.health().is_behind();
+            let paused = self.holds_back();
             if !paused {
                 // In the order in which they came, before what came later.
                 batch.splice(..0, self.held.drain(..));
@@ -271,6 +252,30 @@ impl Lane {
             self.hand_over().await;
         }
         self.finish().await;
+    }
+
+    /// Waits for something to do and puts it into `batch`. 0 when nothing will ever come.
+    async fn next(&mut self, batch: &mut Vec<LaneMsg>, alarm: &mut Alarm, quiet: &Quiet) -> usize {
+        tokio::select! {
+            biased;
+            changed = self.health.changed() => {
+                self.tell_behind();
+                // Without a sender the log is gone, and with it everything.
+                if changed.is_err() { 0 } else { 1 }
+            }
+            got = self.rx.recv_many(batch, BATCH_MESSAGES) => got,
+            () = alarm.rings() => {
+                batch.push(LaneMsg::Input(Input::Tick));
+                1
+            }
+            workspace = news(self.follow.as_mut()) => {
+                batch.push(LaneMsg::Input(Input::Workspace(workspace)));
+                1
+            }
+            () = quiet.is_long(), if self.session.state() == Some(State::Running) => 1,
+            // Somebody still holds a handle: look again later.
+            () = tokio::time::sleep(REST_AGAIN), if self.session.at_rest() => 1,
+        }
     }
 
     /// From the first time on that an instance has the session its folder's branch is followed;

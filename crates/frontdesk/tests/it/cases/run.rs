@@ -321,9 +321,14 @@ impl Run {
 
     /// All records of a session.
     pub(super) fn log(&mut self, native: &str) -> Result<Vec<Value>, String> {
+        self.log_after(native, 0)
+    }
+
+    /// The records of a session behind number `seq`.
+    pub(super) fn log_after(&mut self, native: &str, seq: u64) -> Result<Vec<Value>, String> {
         let mut records: Vec<Value> = Vec::new();
         loop {
-            let after = records.last().map_or(json!(0), |record| record["seq"].clone());
+            let after = records.last().map_or(json!(seq), |record| record["seq"].clone());
             let params = json!({ "sessionId": native, "after": after });
             let answer = self.call(OPERATOR, "_frontdesk/log", &params, PATIENCE)?;
             let page = answer["result"]["records"].as_array().cloned();
@@ -398,11 +403,10 @@ impl Run {
         let state = &mut *state;
         let (side, mut frames) = if state.agents.contains_key(who) {
             let ours = state.puppets.iter().filter(|puppet| puppet.agent == who);
-            (Side::Agent, ours.flat_map(|puppet| puppet.frames.clone()).collect::<Vec<_>>())
+            (Side::Agent, newer(ours.flat_map(|puppet| &puppet.frames), since))
         } else {
-            (Side::Client, state.client(who)?.frames.clone())
+            (Side::Client, newer(&state.client(who)?.frames, since))
         };
-        frames.retain(|frame| frame.order > since);
         frames.sort_by_key(|frame| frame.order);
         Ok((side, frames))
     }
@@ -432,6 +436,10 @@ impl Run {
             super::pattern::shorten(&desk, 12_000)
         )
     }
+}
+
+fn newer<'a>(frames: impl IntoIterator<Item = &'a Frame>, since: u64) -> Vec<Frame> {
+    frames.into_iter().filter(|frame| frame.order > since).cloned().collect()
 }
 
 impl Drop for Run {

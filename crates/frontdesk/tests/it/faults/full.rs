@@ -10,21 +10,24 @@ use super::{
     same, seen, status, told, turn,
 };
 use crate::acp::{Acp, prompt};
-use crate::desk::Desk;
+use crate::desk::{Desk, DeskBuilder};
 use crate::small_disk::SmallDisk;
 
 /// Size of the disk.
 const DISK_MIB: u32 = 24;
+/// How often the disk fills up in one stream.
+const FILLS: usize = 4;
 /// `Behind`.
 const BEHIND: i64 = -31013;
 
 /// A desk whose data lies on a small disk; `None` if there may be none.
 fn small_desk() -> Option<(Desk, SmallDisk)> {
-    let mut desk = demo_desk()
-        .limit("cancel_grace_ms", 500)
-        .limit("agent_close_ms", 500)
-        .limit("drain_s", 1)
-        .build();
+    lay(demo_desk())
+}
+
+fn lay(desk: DeskBuilder) -> Option<(Desk, SmallDisk)> {
+    let mut desk =
+        desk.limit("cancel_grace_ms", 500).limit("agent_close_ms", 500).limit("drain_s", 1).build();
     let disk = SmallDisk::lay(&desk.home().join("data"), DISK_MIB)?;
     desk.start();
     Some((desk, disk))
@@ -111,6 +114,30 @@ fn a_full_disk_is_left_again_with_everything_in_order_and_once() {
     later.ok("session/load", place(&desk, Some(&session)));
     let again = without_remarks(&later.updates(&session, from));
     same(&again[1..301], &shown, "loaded after a kill");
+}
+
+#[test]
+fn what_is_held_back_keeps_its_order_where_less_may_be_held_than_comes() {
+    // When the disk is found full one message is in the mailbox, and another one on its way there.
+    let Some((desk, disk)) = lay(demo_desk().limit("lane_messages", 1)) else { return };
+    let (mut one, mut looker) = (client(&desk), client(&desk));
+    let session = new_session(&desk, &mut one);
+    let from = one.mark();
+    let running = begin_prompt(&mut one, &session, "stream 20000");
+    let shown = |one: &Acp| one.updates(&session, from).len();
+    for _ in 0..FILLS {
+        let before = shown(&one);
+        eventually("the stream goes on", SOON, || shown(&one) > before + 20);
+        disk.fill();
+        eventually("it is told", SOON, || is_behind(&mut looker, &session));
+        disk.free();
+        eventually("it has caught up", SOON, || !is_behind(&mut looker, &session));
+    }
+    assert_eq!(one.wait(running, SOON).expect("the turn ends")["stopReason"], "end_turn");
+    let updates = one.updates(&session, from);
+    assert_eq!(remarks(&updates).len(), 2 * FILLS, "it was full meanwhile");
+    let wanted: Vec<String> = (1..=20000).map(|at| format!("agent:chunk {at} of 20000 ")).collect();
+    same(&without_remarks(&updates), &wanted, "in order and once");
 }
 
 #[test]

@@ -8,20 +8,15 @@ use serde_json::{Value, json};
 use super::super::pattern::cut;
 use super::super::puppets::{text_update, update_frame};
 use super::super::run::{PATIENCE, Run};
-use super::{answered, holder, learn, number, prompt, request, status, text};
+use super::{answered, holder, learn, number, prompt, request, rounds, status, text};
 
 /// The agent exits and a resume comes within the same millisecond, over and over.
 ///
 /// After each round: what status calls active answers a prompt, and what it calls inactive can be
-/// resumed and then answers a prompt. Nothing hangs. Outside CI a fifth of the rounds is played;
-/// `CASE_ROUNDS` sets another number.
+/// resumed and then answers a prompt. Nothing hangs.
 pub(super) fn exit_and_resume_race(run: &mut Run, about: &Value) -> Result<(), String> {
     let session = text(about, "session")?;
-    let rounds = match std::env::var("CASE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()) {
-        Some(rounds) => rounds,
-        None if std::env::var_os("CI").is_some() => number(about, "rounds")?,
-        None => number(about, "rounds")?.div_ceil(5),
-    };
+    let rounds = rounds(about)?;
     let cwd = json!({ "sessionId": session, "cwd": "${WS}/alpha", "mcpServers": [] });
     for round in 0..rounds {
         let old = holder(run, session)?;

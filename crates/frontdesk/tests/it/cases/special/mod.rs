@@ -56,6 +56,17 @@ fn number(about: &Value, name: &str) -> Result<usize, String> {
     found.ok_or(format!("{name} is missing in {about}"))
 }
 
+/// How many rounds of a race are played: `CASE_ROUNDS`, or what the case says, or a fifth of it
+/// outside CI.
+fn rounds(about: &Value) -> Result<usize, String> {
+    let told = std::env::var("CASE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    match told {
+        Some(rounds) => Ok(rounds),
+        None if std::env::var_os("CI").is_some() => number(about, "rounds"),
+        None => Ok(number(about, "rounds")?.div_ceil(5)),
+    }
+}
+
 /// The process that holds a session.
 fn holder(run: &Run, session: &str) -> Result<usize, String> {
     let found = run.world.lock().holder("a1", session);
