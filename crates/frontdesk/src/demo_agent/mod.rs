@@ -10,6 +10,7 @@
 //! It imports nothing from the rest of the crate: seen from the daemon it is a foreign agent.
 
 mod acts;
+mod frames;
 mod opening;
 mod options;
 mod page;

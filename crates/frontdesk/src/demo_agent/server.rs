@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::frames::FrameLog;
 use super::options::Options;
 use super::session::{Running, Session, is_mode};
 use super::store::Store;
@@ -67,8 +68,15 @@ pub(super) struct ClientOffers {
 /// Serves stdin and stdout until stdin ends.
 pub(super) fn serve(options: Options) -> ExitCode {
     let slow_start = options.slow_start;
+    let log = match FrameLog::open(options.log.as_deref()) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("frontdesk demo-agent: failed to open the log: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let agent = Arc::new(Agent {
-        out: Out::new(),
+        out: Out::new(log),
         client: Mutex::default(),
         store: Store::new(options.store.clone()),
         sessions: Mutex::default(),
@@ -83,7 +91,10 @@ pub(super) fn serve(options: Options) -> ExitCode {
     let mut stdin = io::stdin().lock();
     loop {
         match read_line(&mut stdin, FRAME_BYTES_MAX) {
-            Ok(Read::Line(line)) => agent.take(line),
+            Ok(Read::Line(line)) => {
+                agent.out.note_read(&line);
+                agent.take(line);
+            }
             Ok(Read::TooLong) => {
                 let error = WireError::new(Code::ParseError, "the line is longer than 64 MiB");
                 agent.out.answer("null", &Err(error.into()));

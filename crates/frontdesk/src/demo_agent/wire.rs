@@ -11,6 +11,7 @@ use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::{Code, WireError};
 use serde_json::{Value, json};
 
+use super::frames::FrameLog;
 use super::lock;
 
 /// An error answer, as JSON text.
@@ -72,6 +73,7 @@ pub(super) enum Signal {
 pub(super) struct Out {
     open: Mutex<bool>,
     calls: Mutex<Calls>,
+    log: FrameLog,
 }
 
 #[derive(Default)]
@@ -81,9 +83,14 @@ struct Calls {
 }
 
 impl Out {
-    /// The process's stdout.
-    pub(super) fn new() -> Self {
-        Self { open: Mutex::new(true), calls: Mutex::default() }
+    /// The process's stdout; what is written is noted in `log` first.
+    pub(super) fn new(log: FrameLog) -> Self {
+        Self { open: Mutex::new(true), calls: Mutex::default(), log }
+    }
+
+    /// Notes a line that was read.
+    pub(super) fn note_read(&self, line: &[u8]) {
+        self.log.note("in", line);
     }
 
     /// Writes one line, whole. A client that is gone is no error: there is nobody to tell.
@@ -98,6 +105,7 @@ impl Out {
     pub(super) fn bytes(&self, bytes: &[u8]) {
         let mut open = lock(&self.open);
         if *open {
+            self.log.note("out", bytes);
             let mut stdout = io::stdout().lock();
             *open = stdout.write_all(bytes).and_then(|()| stdout.flush()).is_ok();
         }
