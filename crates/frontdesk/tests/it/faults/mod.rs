@@ -6,6 +6,7 @@
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
 mod carry;
+mod claims;
 mod damage;
 mod full;
 mod homes;
