@@ -16,6 +16,7 @@ pub mod methods;
 pub mod msp;
 pub mod names;
 pub mod policy;
+pub mod question;
 pub mod record;
 pub mod render;
 pub mod route;

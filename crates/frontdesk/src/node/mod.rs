@@ -126,6 +126,8 @@ struct Dropped {
     dropped_updates: AtomicU64,
     late_answers: AtomicU64,
     long_frames: AtomicU64,
+    /// Answers of clients to what nobody waits for any more.
+    late_replies: AtomicU64,
 }
 
 impl Node {
@@ -392,6 +394,11 @@ impl Node {
         add(&self.dropped.long_frames, &instance.counters.long_frames);
     }
 
+    /// A client answered what nobody waits for any more: it reaches no agent.
+    pub fn count_late_reply(&self) {
+        self.dropped.late_replies.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What was dropped so far, running instances included.
     #[must_use]
     pub fn counters(&self) -> Value {
@@ -405,6 +412,7 @@ impl Node {
             "dropped_updates": total(&self.dropped.dropped_updates, |i| &i.counters.dropped_updates),
             "late_answers": total(&self.dropped.late_answers, |i| &i.counters.late_answers),
             "long_frames": total(&self.dropped.long_frames, |i| &i.counters.long_frames),
+            "late_replies": self.dropped.late_replies.load(Ordering::Relaxed),
         })
     }
 
