@@ -13,6 +13,7 @@ mod idle;
 mod keep;
 mod kills;
 mod old;
+mod orphans;
 mod outside;
 mod races;
 mod returns;
