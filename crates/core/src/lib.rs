@@ -23,4 +23,5 @@ pub mod route;
 pub mod session;
 pub mod shim;
 pub mod status;
+pub mod sweep;
 pub mod workspace;

@@ -151,6 +151,8 @@ impl Node {
             return Err(self.start_error(agent, "its entry has no command"));
         }
         let id = reading::instance_id(&agent.name, uuid::Uuid::new_v4());
+        // Up to its place in the table: what a sweep finds of it meanwhile is not lost.
+        let _unborn = self.nursery.begin(&id);
         let folder = agent.cwd.clone().unwrap_or_else(|| self.start_folder(cwd));
         let data_dir = self.paths.spools().join(&*id.0);
         let spec = HolderSpec {

@@ -3,7 +3,7 @@
 //! Rooms: [`birth`] new sessions; [`carry`] what an earlier daemon left running; [`children`] subagents;
 //! [`directory`] who has what; [`page`] pages of it; [`feed`] what changes; [`keeper`] the index's
 //! thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a session
-//! back; [`recover`] what an earlier daemon left.
+//! back; [`recover`] what an earlier daemon left; [`sweep`] what is left of instances nobody has.
 
 pub mod birth;
 pub mod carry;
@@ -19,6 +19,7 @@ pub mod page;
 pub mod recover;
 mod row;
 pub mod standing;
+pub mod sweep;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -90,6 +91,7 @@ pub struct Node {
     pub since: Timestamp,
     lanes: Mutex<HashMap<Key, LaneHandle>>,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
+    nursery: sweep::Nursery,
     conns: Mutex<HashMap<ConnId, Arc<Conn>>>,
     /// What agents answered to `initialize`, kept over restarts.
     greeted: Mutex<HashMap<String, Greeted>>,
@@ -161,6 +163,7 @@ impl Node {
             since: Timestamp::now(),
             lanes: Mutex::default(),
             instances: Mutex::default(),
+            nursery: sweep::Nursery::default(),
             conns: Mutex::default(),
             greeted: Mutex::default(),
             next_conn: AtomicU64::new(1),

@@ -14,6 +14,7 @@ mod idle;
 mod keep;
 mod kills;
 mod old;
+mod orphans;
 mod outside;
 mod races;
 mod returns;
