@@ -99,6 +99,8 @@ pub struct Ended {
     pub why: String,
     /// Exit status and last words, for an operator.
     pub detail: Value,
+    /// It has no session any more, see `Input::Ended`.
+    pub proven: bool,
 }
 
 #[derive(Debug, Default)]

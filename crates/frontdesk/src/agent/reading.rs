@@ -388,7 +388,11 @@ async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
     let detail = json!({ "exit": exit, "stderrTail": stderr_tail(instance) });
     let why = if exit.is_null() { why.to_owned() } else { format!("{why} ({exit})") };
     tracing::info!(instance = %instance.id, agent = %instance.agent.name, why, "an instance has ended");
-    instance.ended.send_replace(Some(Ended { why: why.clone(), detail: detail.clone() }));
+    instance.ended.send_replace(Some(Ended {
+        why: why.clone(),
+        detail: detail.clone(),
+        proven: true,
+    }));
     let (pending, routes) = {
         let mut shared = lock(&instance.shared);
         let routes = std::mem::take(&mut shared.routes);
@@ -408,7 +412,7 @@ async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
         }
     }
     for route in routes.into_values() {
-        let ended = Input::Ended { why: why.clone(), detail: detail.clone() };
+        let ended = Input::Ended { why: why.clone(), detail: detail.clone(), proven: true };
         route.lane.send(LaneMsg::Ended { instance: instance.id.clone(), input: ended }).await;
     }
 }
