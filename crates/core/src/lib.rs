@@ -15,6 +15,7 @@ pub mod lines;
 pub mod methods;
 pub mod msp;
 pub mod names;
+pub mod place;
 pub mod policy;
 pub mod question;
 pub mod record;

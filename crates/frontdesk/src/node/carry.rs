@@ -289,6 +289,7 @@ impl Node {
         let instance = Arc::new(Instance::new(InstanceParts {
             id,
             agent,
+            url: None,
             pid,
             cwd: facts.cwd,
             greeting: facts.greeting,
