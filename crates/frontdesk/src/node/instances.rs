@@ -1,6 +1,6 @@
 //! Starting, finding and ending instances.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -378,7 +378,8 @@ impl Node {
                 ClaimOutcome::Claimed => return Ok(outcome),
                 ClaimOutcome::Held(text) => {
                     let holder: Value = serde_json::from_str(text).unwrap_or_default();
-                    holder["pid"].as_u64() == Some(u64::from(std::process::id()))
+                    // There is one daemon a home, so one that is not this one is dead.
+                    holder["home"].as_str().map(Path::new) == Some(&*self.paths.data)
                 }
             };
             if !own || is_new || tokio::time::Instant::now() > until {

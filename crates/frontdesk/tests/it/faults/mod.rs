@@ -7,6 +7,7 @@
 
 mod asks;
 mod carry;
+mod claims;
 mod damage;
 mod full;
 mod homes;

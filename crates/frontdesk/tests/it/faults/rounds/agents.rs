@@ -54,6 +54,11 @@ impl Agents {
         self.talks.get(instance)
     }
 
+    /// How many permission questions agents asked.
+    pub(super) fn questions(&self) -> u64 {
+        self.talks.values().map(|talk| talk.asked.len() as u64).sum()
+    }
+
     /// Reads what is new.
     pub(super) fn read_on(&mut self) {
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {

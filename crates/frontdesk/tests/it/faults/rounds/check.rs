@@ -17,6 +17,8 @@ pub(super) struct Room {
     pub(super) journal: PathBuf,
     /// Rounds since it was made or called back.
     pub(super) age: u64,
+    /// A daemon died while it was being closed: what its agent said of that is nobody's.
+    pub(super) is_cut: bool,
 }
 
 /// Which process of an instance was killed.
@@ -65,7 +67,8 @@ impl Check<'_> {
         self.numbers();
         self.owners(store, &room.native);
         self.endings();
-        self.said(&room.native);
+        self.losses(room);
+        self.said(room);
         self.questions();
     }
 
@@ -92,6 +95,10 @@ impl Check<'_> {
         let (mut last, mut owner) = (0, Value::Null);
         for record in &self.records {
             let epoch = record["epoch"].as_u64().unwrap_or_default();
+            // What an agent's list says of a session that nobody has is no owner's.
+            if epoch == 0 && record["kind"] == "metadata" && record["src"].is_null() {
+                continue;
+            }
             let is_claim = record["kind"] == "claimed";
             if is_claim {
                 owner = record["data"]["instance"].clone();
@@ -151,6 +158,25 @@ impl Check<'_> {
         assert!(ended.is_empty(), "{}: endings of nothing: {ended:?}", self.what);
     }
 
+    /// A session is lost only with its instance, or where a daemon died while it was opened or closed.
+    fn losses(&mut self, room: &Room) {
+        let (mut owner, mut is_loaded) = (String::new(), false);
+        for record in &self.records {
+            match record["kind"].as_str() {
+                Some("claimed") => {
+                    record["data"]["instance"].as_str().unwrap_or_default().clone_into(&mut owner);
+                    is_loaded = false;
+                }
+                Some("loaded") => is_loaded = true,
+                Some("lost") => {
+                    let why = room.is_cut || !is_loaded || self.victims.contains_key(&owner);
+                    assert!(why, "{}: lost without need: {record}", self.what);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// How much of what an instance said last may be missing: what was noted and not written any more
     /// when it was killed. With its holder dead, what was in the pipe is gone, too.
     fn may_lack(&self, instance: &str) -> usize {
@@ -162,28 +188,23 @@ impl Check<'_> {
     }
 
     /// What each instance said, against the updates that came from it, in order.
-    fn said(&mut self, native: &str) {
-        let mut kept: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for record in &self.records {
-            let data = &record["data"];
-            match record["kind"].as_str() {
-                Some("claimed") => {
-                    let instance = data["instance"].as_str().unwrap_or_default();
-                    kept.entry(instance).or_default();
-                }
-                Some("update" | "turn_late") => {
-                    let instance = record["src"]["instance"].as_str().unwrap_or_default();
-                    kept.entry(instance).or_default().push(data["update"].to_string());
-                }
-                _ => {}
+    fn said(&mut self, room: &Room) {
+        for (instance, mut kept) in said_in(&self.records) {
+            let talk = self.agents.talk(&instance).and_then(|talk| talk.said.get(&room.native));
+            let mut said: Vec<String> = talk.into_iter().flatten().map(Value::to_string).collect();
+            if kept.has_cut {
+                // An opening that a dying daemon cut is no opening: what came with it is nobody's.
+                said.retain(|update| !is_greeting(update));
+                kept.updates.retain(|update| !is_greeting(update));
             }
-        }
-        for (instance, kept) in kept {
-            let talk = self.agents.talk(instance).and_then(|talk| talk.said.get(native));
-            let said: Vec<String> = talk.into_iter().flatten().map(Value::to_string).collect();
+            let kept = kept.updates;
             self.counts.said += said.len() as u64;
             let lacks = said.len().saturating_sub(kept.len());
-            let fits = said.starts_with(&kept) && lacks <= self.may_lack(instance);
+            let fits = if room.is_cut {
+                is_within(&kept, &said)
+            } else {
+                said.starts_with(&kept) && lacks <= self.may_lack(&instance)
+            };
             self.counts.compare(&said, &kept, fits);
             if !fits {
                 eprintln!("{}", self.counts);
@@ -232,6 +253,53 @@ impl Check<'_> {
             _ => false,
         }
     }
+}
+
+/// What a journal has of one instance.
+#[derive(Debug, Default)]
+struct Kept {
+    updates: Vec<String>,
+    /// It was claimed and not loaded, at least once.
+    has_cut: bool,
+}
+
+/// The updates of each instance, in order.
+fn said_in(records: &[Value]) -> BTreeMap<String, Kept> {
+    let mut all: BTreeMap<String, Kept> = BTreeMap::new();
+    let mut opening: Option<String> = None;
+    for record in records {
+        let data = &record["data"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        match record["kind"].as_str() {
+            Some("claimed") => {
+                if let Some(cut) = opening.replace(text(&data["instance"])) {
+                    all.entry(cut).or_default().has_cut = true;
+                }
+                all.entry(text(&data["instance"])).or_default();
+            }
+            Some("loaded") => opening = None,
+            Some("update" | "turn_late") => {
+                let kept = all.entry(text(&record["src"]["instance"])).or_default();
+                kept.updates.push(data["update"].to_string());
+            }
+            _ => {}
+        }
+    }
+    if let Some(cut) = opening {
+        all.entry(cut).or_default().has_cut = true;
+    }
+    all
+}
+
+/// Whether all of one list is in the other, in order.
+fn is_within(part: &[String], whole: &[String]) -> bool {
+    let mut rest = whole.iter();
+    part.iter().all(|item| rest.any(|other| other == item))
+}
+
+/// What the scripted agent says behind the answer of each opening.
+fn is_greeting(update: &str) -> bool {
+    update.contains("available_commands_update")
 }
 
 /// The records of a session, read as they are.

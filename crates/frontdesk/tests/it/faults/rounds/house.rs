@@ -157,7 +157,13 @@ impl House {
             self.guests[guest].acp.ok("_frontdesk/session", serde_json::json!({ "sessionId": id }));
         let text = |name: &str| row[name].as_str().expect("a row has it").to_owned();
         let journal = PathBuf::from(text("path"));
-        self.rooms.push(Room { id: id.to_owned(), native: text("nativeId"), journal, age: 0 });
+        self.rooms.push(Room {
+            id: id.to_owned(),
+            native: text("nativeId"),
+            journal,
+            age: 0,
+            is_cut: false,
+        });
     }
 
     /// Has a client load a session, however often that takes.
@@ -311,6 +317,10 @@ impl House {
             Kind::Daemon => {
                 self.note_what_is_under_way();
                 self.desk.kill9();
+                if let Some(id) = &self.closing {
+                    let rooms = self.rooms.iter_mut().filter(|room| room.id == *id);
+                    rooms.for_each(|room| room.is_cut = true);
+                }
                 self.desk.start();
                 self.comes_again(2);
             }
@@ -455,6 +465,7 @@ impl House {
         for room in &rooms {
             self.check_room(room);
         }
+        self.counts.permissions = self.agents.questions();
         self.ghosts.clear();
         if let Some(id) = self.closing.take() {
             self.leave(&id);
@@ -532,11 +543,6 @@ impl House {
 
     /// Stops everything; nothing is left.
     pub(super) fn end(mut self) -> Counts {
-        let mut asked = 0;
-        for room in self.rooms.iter().chain(&self.cold) {
-            asked += super::super::of_kind(&read(room), "interaction_opened").len() as u64;
-        }
-        self.counts.permissions += asked;
         self.guests.clear();
         let done = self.desk.cli(&["stop", "--all"]);
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
