@@ -7,6 +7,7 @@
 
 mod carry;
 mod damage;
+mod ends;
 mod full;
 mod homes;
 mod idle;
