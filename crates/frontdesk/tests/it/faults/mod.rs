@@ -8,6 +8,7 @@
 mod carry;
 mod damage;
 mod ends;
+mod frozen;
 mod full;
 mod homes;
 mod idle;
