@@ -9,6 +9,8 @@ mod asks;
 mod carry;
 mod claims;
 mod damage;
+mod ends;
+mod frozen;
 mod full;
 mod homes;
 mod idle;
