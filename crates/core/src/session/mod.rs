@@ -223,7 +223,7 @@ impl Session {
                 self.agent_answer(tag, &frame, Some(at.source));
             }
             Input::AgentError { tag, error } => self.agent_error(tag, &error),
-            Input::Ended { why, detail } => self.ended(&why, detail),
+            Input::Ended { why, detail, proven: _ } => self.ended(&why, detail),
             Input::Closed => self.closed(),
             Input::Record { kind, data } => self.append(kind, None, Bytes::from(data)),
             Input::Tick => self.tick(),

@@ -287,6 +287,9 @@ pub enum Input {
         why: String,
         /// Exit status, last words on stderr.
         detail: Value,
+        /// It has nothing of the session any more, and that is proven: its holder has said so, or
+        /// its process group is recorded as ended. The end of a connection proves nothing.
+        proven: bool,
     },
     /// The unload that was asked for is done.
     Closed,

@@ -299,7 +299,7 @@ impl Lane {
             return;
         };
         if let Some(ended) = instance.ends_soon().await {
-            let input = Input::Ended { why: ended.why, detail: ended.detail };
+            let input = Input::Ended { why: ended.why, detail: ended.detail, proven: ended.proven };
             effects.extend(self.session.handle(input, self.node.now()));
             self.previous = self.instance.take();
         }

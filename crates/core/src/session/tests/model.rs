@@ -277,7 +277,7 @@ impl World {
                 self.live = false;
                 self.at_agent.clear();
                 self.agent_waits.clear();
-                self.step(Input::Ended { why: "died".into(), detail: Value::Null });
+                self.step(Input::Ended { why: "died".into(), detail: Value::Null, proven: true });
             }
             Act::ShellWorks(well) => self.shell_works(well),
             Act::Wait(ms) => {

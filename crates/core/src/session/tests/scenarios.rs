@@ -242,7 +242,8 @@ fn a_dead_instance_leaves_nothing_open() {
             r#"{"id":8,"method":"session/set_mode","params":{"sessionId":"n","modeId":"m"}}"#,
         ),
     });
-    let effects = bench.run(Input::Ended { why: "killed".into(), detail: Value::Null });
+    let effects =
+        bench.run(Input::Ended { why: "killed".into(), detail: Value::Null, proven: true });
     let words = words(&effects);
     for want in [
         "write interaction_settled",
