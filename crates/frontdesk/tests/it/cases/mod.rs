@@ -98,6 +98,8 @@ macro_rules! cases {
 }
 
 cases! {
+    ask1 = "ASK1",
+    ask2 = "ASK2",
     c01 = "C01",
     c03 = "C03",
     c05 = "C05",

@@ -6,6 +6,7 @@
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
 mod asks;
+mod cancels;
 mod carry;
 mod claims;
 mod damage;
