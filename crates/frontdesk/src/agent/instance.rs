@@ -38,6 +38,9 @@ pub struct Instance {
     pub id: InstanceId,
     /// The agent's entry.
     pub agent: Arc<AgentConfig>,
+    /// The address it was reached at, where it is a connection and no process of ours. As
+    /// configured: it may hold secrets.
+    pub url: Option<Arc<str>>,
     /// When it was started.
     pub since: Timestamp,
     /// The agent's process, where known.
@@ -111,7 +114,7 @@ pub(super) struct Shared {
     pub(super) early: VecDeque<(Arc<str>, Message, Place)>,
     pub(super) reserved: usize,
     /// Sessions that are unloaded here and that the agent could not be told to let go.
-    kept: HashSet<Arc<str>>,
+    pub(super) kept: HashSet<Arc<str>>,
 }
 
 /// A session that an instance has.
@@ -160,6 +163,8 @@ pub struct Parts {
     pub id: InstanceId,
     /// See [`Instance::agent`].
     pub agent: Arc<AgentConfig>,
+    /// See [`Instance::url`].
+    pub url: Option<Arc<str>>,
     /// See [`Instance::pid`].
     pub pid: Option<u32>,
     /// See [`Instance::cwd`].
@@ -201,12 +206,13 @@ impl Instance {
     /// An instance whose holder has said hello.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { id, agent, pid, cwd, greeting, link, ledger, limits, .. } = parts;
+        let Parts { id, agent, url, pid, cwd, greeting, link, ledger, limits, .. } = parts;
         let Parts { data_dir, run_dir, paused, before, .. } = parts;
         let kept = before.kept.iter().map(|native| Arc::from(&**native)).collect();
         Self {
             id,
             agent,
+            url,
             since: before.since.unwrap_or_else(Timestamp::now),
             pid,
             cwd,
@@ -396,6 +402,17 @@ impl Instance {
     #[must_use]
     pub fn keeps(&self, native: &str) -> bool {
         lock(&self.shared).kept.contains(native)
+    }
+
+    /// Sessions that are unloaded here and that the agent may still have.
+    #[must_use]
+    pub fn kept(&self) -> BTreeSet<Box<str>> {
+        lock(&self.shared).kept.iter().map(|native| Box::from(&**native)).collect()
+    }
+
+    /// The agent has said that it does not have this session in memory.
+    pub fn forget(&self, native: &str) {
+        lock(&self.shared).kept.remove(native);
     }
 
     /// Whether a session is here.

@@ -78,6 +78,11 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                     instance.kill();
                     instance.gone.send_replace(true);
                 }
+                LinkEvent::Closed(why) => {
+                    end(&instance, &why, &exit).await;
+                    // Of the connection; what the agent has it has.
+                    instance.gone.send_replace(true);
+                }
                 LinkEvent::HolderLost => {
                     end(&instance, "its holder is gone", &exit).await;
                     prove_gone(&instance).await;
@@ -391,7 +396,12 @@ async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
     }));
     let (pending, routes) = {
         let mut shared = lock(&instance.shared);
-        (std::mem::take(&mut shared.pending), std::mem::take(&mut shared.routes))
+        let routes = std::mem::take(&mut shared.routes);
+        if instance.url.is_some() {
+            // Whoever is behind the url may have them all the same.
+            shared.kept.extend(routes.keys().cloned());
+        }
+        (std::mem::take(&mut shared.pending), routes)
     };
     let error = instance.ended_error();
     for pending in pending.into_values() {

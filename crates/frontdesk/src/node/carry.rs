@@ -74,6 +74,7 @@ pub struct Unread {
     instance: Arc<Instance>,
     receiver: LinkReceiver,
     claims: Vec<(Box<str>, Key)>,
+    let_go: Vec<Box<str>>,
 }
 
 /// A session of an instance, as its journal tells of it.
@@ -91,6 +92,8 @@ struct Sorted {
     carried: Vec<Found>,
     /// The agent may have them, and nobody can tell.
     doubtful: Vec<Box<str>>,
+    /// The agent has let them go; their claims may not have been freed yet.
+    let_go: Vec<Box<str>>,
 }
 
 /// Looks at each holder below `run/instances`, all at once. Changes nothing. Gives those that can be
@@ -194,9 +197,9 @@ impl Node {
     /// may name other sessions. Waits for what is on its way from agents that are dead already.
     pub async fn read_on(self: &Arc<Self>, unread: Vec<Unread>) {
         let mut dead = Vec::new();
-        for Unread { instance, receiver, claims } in unread {
+        for Unread { instance, receiver, claims, let_go } in unread {
             self.read_instance(&instance, receiver);
-            self.renew_claims(&instance, claims);
+            self.renew_claims(&instance, claims, let_go);
             if !instance.first_process_lives() {
                 dead.push(instance);
             }
@@ -257,7 +260,7 @@ impl Node {
         sorted: Sorted,
     ) -> Option<Unread> {
         let Candidate { id, run_dir, data_dir, facts, mut balance, met } = candidate;
-        let Sorted { carried, doubtful } = sorted;
+        let Sorted { carried, doubtful, let_go } = sorted;
         let wanted = wanted_requests(&balance, &carried);
         let mut ledger = match Ledger::resume(&data_dir, &balance, met.hello.last_input) {
             Ok(ledger) => ledger,
@@ -289,6 +292,7 @@ impl Node {
         let instance = Arc::new(Instance::new(InstanceParts {
             id,
             agent,
+            url: None,
             pid,
             cwd: facts.cwd,
             greeting: facts.greeting,
@@ -323,7 +327,7 @@ impl Node {
             }
         }
         tracing::info!(instance = %instance.id, pid, sessions = claims.len(), "carries an instance on");
-        Some(Unread { instance, receiver, claims })
+        Some(Unread { instance, receiver, claims, let_go })
     }
 
     fn begin_lane(
@@ -369,10 +373,19 @@ impl Node {
         is_ready
     }
 
-    /// The claim files are held by the holder; that this daemon is behind it now is new.
-    fn renew_claims(self: &Arc<Self>, instance: &Arc<Instance>, claims: Vec<(Box<str>, Key)>) {
+    /// The claim files are held by the holder; that this daemon is behind it now is new. Those that
+    /// the one before had no time to free are freed.
+    fn renew_claims(
+        self: &Arc<Self>,
+        instance: &Arc<Instance>,
+        claims: Vec<(Box<str>, Key)>,
+        let_go: Vec<Box<str>>,
+    ) {
         let (node, instance) = (self.clone(), instance.clone());
         tokio::spawn(async move {
+            for native in let_go {
+                let _ = instance.link.release(&node.claim_name(&instance.agent, &native)).await;
+            }
             for (native, key) in claims {
                 let renewed = node.claim(&instance, &native, &key.to_string(), true).await;
                 if let Err(error) = renewed {
@@ -408,6 +421,10 @@ async fn sort(candidate: &Candidate, children_max: usize) -> Sorted {
         };
         let is_here = view.loaded_by.as_deref() == Some(&*candidate.id.0) && !view.deleted;
         if !is_here {
+            // Whoever was being opened may be open by now, whatever its journal says.
+            let has_left = candidate.balance.let_go.contains(native);
+            let list = if has_left { &mut sorted.let_go } else { &mut sorted.doubtful };
+            list.push(native.clone());
             continue;
         }
         let is_sure = ends.is_loaded()

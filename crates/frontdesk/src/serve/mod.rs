@@ -88,6 +88,7 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     .await
     .context("failed to recover")??;
     node.read_on(taken.unread).await;
+    node.keep_urls();
     let msp = Arc::new(Face::new(node.clone()));
     let socket = paths.socket();
     let listener = start::bind(&socket)?;
