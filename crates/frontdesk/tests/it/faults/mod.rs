@@ -25,6 +25,7 @@ mod returns;
 mod rounds;
 mod shared;
 mod shim;
+mod story;
 mod streams;
 mod turns;
 
