@@ -83,6 +83,8 @@ limits! {
     output_spool_bytes: u64 = 1 << 30;
     /// How long a holder waits without a daemon, in seconds.
     holder_orphan_s: u64 = 3_600;
+    /// How often a daemon looks for what is left of instances that nobody has, in seconds; 0: only at its start.
+    sweep_s: u64 = 60;
     /// Grace for running turns when the daemon stops, in seconds.
     drain_s: u64 = 10;
     /// Unload after this long without activity, in seconds.

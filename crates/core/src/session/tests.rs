@@ -1,5 +1,6 @@
 //! The session machine: scenarios by hand, and a model that plays everybody at random.
 
+mod answers;
 mod carried;
 mod carry;
 mod keep;

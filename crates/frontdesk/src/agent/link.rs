@@ -32,7 +32,9 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-pub use crate::hold::claim::{ClaimOutcome, look as look_at_claim};
+pub use crate::hold::claim::{
+    ClaimOutcome, look as look_at_claim, remove_stale as remove_stale_claims,
+};
 use crate::hold::record::SOCKET_FILE;
 pub use crate::hold::{FailKind, HolderSpec};
 use crate::hold::{Order, Report};

@@ -57,7 +57,7 @@ pub(super) fn serve(options: Options, address: SocketAddr) -> ExitCode {
 async fn listen(options: Options, address: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     let token = options.token.clone().map(|token| format!("Bearer {token}"));
-    let shared = Arc::new(Shared::new(options));
+    let shared = Arc::new(Shared::new(options)?);
     super::print(&format!("ws://{}/acp\n", listener.local_addr()?));
     loop {
         match listener.accept().await {
@@ -106,7 +106,7 @@ async fn connection(shared: &Arc<Shared>, stream: TcpStream, token: Option<Strin
     let (said, mut saying) = mpsc::channel::<Bytes>(MESSAGES_MAX);
     let (heard, hearing) = mpsc::channel::<Bytes>(MESSAGES_MAX);
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    let agent = Arc::new(Agent::new(shared.clone(), Out::to(said), number));
+    let agent = Arc::new(Agent::new(shared.clone(), Out::to(said, shared.log.clone()), number));
     if thread("connection", move || converse(&agent, hearing)).is_err() {
         return;
     }

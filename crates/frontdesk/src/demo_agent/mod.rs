@@ -12,6 +12,7 @@
 
 mod acts;
 mod door;
+mod frames;
 mod opening;
 mod options;
 mod page;

@@ -42,6 +42,8 @@ pub(super) struct Options {
     pub(super) ignore_capabilities: bool,
     /// Do not end when stdin ends.
     pub(super) stay: bool,
+    /// A folder for a file of all that is read and written.
+    pub(super) log: Option<PathBuf>,
     /// Serve WebSocket connections here instead of stdin.
     pub(super) listen: Option<SocketAddr>,
     /// What such a connection has to send as its bearer token.
@@ -66,6 +68,7 @@ impl Options {
             ask_always: false,
             ignore_capabilities: false,
             stay: false,
+            log: None,
             listen: None,
             token: None,
         }
@@ -151,6 +154,7 @@ pub(super) fn parse(
             "--ask-always" => options.ask_always = true,
             "--ignore-capabilities" => options.ignore_capabilities = true,
             "--stay" => options.stay = true,
+            "--log" => options.log = Some(PathBuf::from(value()?)),
             "--listen" => options.listen = Some(loopback(&value()?)?),
             "--token" => options.token = Some(value()?),
             "--banner" => options.banner = Some(value()?),
@@ -222,6 +226,7 @@ Options:
   --ask-always            ask for permission at the start of every turn, in mode `auto` too
   --ignore-capabilities   call fs/* and terminal/* even if the client did not offer them
   --stay                  do not end when stdin ends, as some agents do
+  --log DIR               keep all that is read and written in a file of this folder
   --listen HOST:PORT      serve ACP over WebSocket on this machine instead of stdin, and print the
                           address; all connections share the loaded sessions. Port 0 takes a free one
   --token TEXT            what each connection has to send: `Authorization: Bearer TEXT`
@@ -263,7 +268,8 @@ mod tests {
     fn everything_is_offered_unless_removed() {
         let all = options("");
         assert!(all.load && all.resume && all.list && all.status && all.close && all.delete);
-        let less = options("--no-load --no-status --slow-start=5 --banner hi");
+        let less = options("--no-load --no-status --slow-start=5 --banner hi --log /l");
+        assert_eq!((all.log, less.log), (None, Some("/l".into())));
         assert!(!less.load && !less.status && less.resume);
         assert_eq!(less.slow_start, Duration::from_millis(5));
         assert_eq!(less.banner.as_deref(), Some("hi"));

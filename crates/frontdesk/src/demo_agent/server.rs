@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::frames::FrameLog;
 use super::options::Options;
 use super::session::{Running, Session, is_mode};
 use super::store::Store;
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     pub(super) sessions: Mutex<HashMap<String, Arc<Session>>>,
     /// Sessions that a thread is loading, closing or deleting right now.
     pub(super) moving: Mutex<HashSet<String>>,
+    /// All that is read and written, if somebody wants to know.
+    pub(super) log: Arc<FrameLog>,
 }
 
 /// The whole agent, as one client sees it.
@@ -67,9 +70,13 @@ impl std::ops::Deref for Agent {
 
 impl Shared {
     /// Nothing loaded.
-    pub(super) fn new(options: Options) -> Self {
+    ///
+    /// # Errors
+    /// If the log cannot be opened.
+    pub(super) fn new(options: Options) -> io::Result<Self> {
         let store = Store::new(options.store.clone());
-        Self { options, store, sessions: Mutex::default(), moving: Mutex::default() }
+        let log = Arc::new(FrameLog::open(options.log.as_deref())?);
+        Ok(Self { options, store, sessions: Mutex::default(), moving: Mutex::default(), log })
     }
 }
 
@@ -87,13 +94,23 @@ pub(super) struct ClientOffers {
     pub(super) forms: bool,
 }
 
+fn failed(error: &io::Error) -> ExitCode {
+    eprintln!("frontdesk demo-agent: failed to open the log: {error}");
+    ExitCode::FAILURE
+}
+
 /// Serves stdin and stdout until stdin ends.
 pub(super) fn serve(options: Options) -> ExitCode {
     if let Some(address) = options.listen {
         return super::door::serve(options, address);
     }
     let slow_start = options.slow_start;
-    let agent = Arc::new(Agent::new(Arc::new(Shared::new(options)), Out::new(), 0));
+    let shared = match Shared::new(options) {
+        Ok(shared) => Arc::new(shared),
+        Err(error) => return failed(&error),
+    };
+    let out = Out::new(shared.log.clone());
+    let agent = Arc::new(Agent::new(shared, out, 0));
     if let Some(banner) = &agent.options.banner {
         agent.out.line(banner.as_bytes());
     }
@@ -125,6 +142,7 @@ impl Agent {
 
     /// Takes one message of the client.
     pub(super) fn take(self: &Arc<Self>, line: Bytes) {
+        self.out.note_read(&line);
         match Message::parse(line) {
             Ok(Message::Request(frame)) => {
                 let id = frame.id().unwrap_or("null").to_owned();

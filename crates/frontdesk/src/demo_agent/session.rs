@@ -115,10 +115,16 @@ impl Session {
         out.notify("session/update", &update_params(&self.id, update));
     }
 
+    /// Whether no other process has the session.
+    pub(super) fn is_alone(&self) -> bool {
+        lock(&self.file).is_alone()
+    }
+
     /// Lets the session fall silent: nothing is stored or shown from here on.
     pub(super) fn silence(&self) {
         let mut file = lock(&self.file);
         complain(file.append("closed", &format!(r#""pid":{}"#, std::process::id())));
+        file.leave();
         self.silent.store(true, Ordering::Relaxed);
     }
 

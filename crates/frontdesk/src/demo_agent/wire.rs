@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
-use std::sync::Mutex;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use frontdesk_core::errors::{Code, WireError};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use super::frames::FrameLog;
 use super::lock;
 
 /// An error answer, as JSON text.
@@ -75,6 +76,7 @@ pub(super) struct Out {
     /// A connection's queue, a message each; without one it is stdout.
     messages: Mutex<Option<mpsc::Sender<Bytes>>>,
     calls: Mutex<Calls>,
+    log: Arc<FrameLog>,
 }
 
 #[derive(Default)]
@@ -84,14 +86,20 @@ struct Calls {
 }
 
 impl Out {
-    /// The process's stdout.
-    pub(super) fn new() -> Self {
-        Self { open: Mutex::new(true), messages: Mutex::default(), calls: Mutex::default() }
+    /// The process's stdout; what is written is noted in `log` first.
+    pub(super) fn new(log: Arc<FrameLog>) -> Self {
+        let messages = Mutex::default();
+        Self { open: Mutex::new(true), messages, calls: Mutex::default(), log }
     }
 
     /// A connection: each line is one message.
-    pub(super) fn to(messages: mpsc::Sender<Bytes>) -> Self {
-        Self { messages: Mutex::new(Some(messages)), ..Self::new() }
+    pub(super) fn to(messages: mpsc::Sender<Bytes>, log: Arc<FrameLog>) -> Self {
+        Self { messages: Mutex::new(Some(messages)), ..Self::new(log) }
+    }
+
+    /// Notes a line that was read.
+    pub(super) fn note_read(&self, line: &[u8]) {
+        self.log.note("in", line);
     }
 
     /// Writes one line, whole. A client that is gone is no error: there is nobody to tell.
@@ -108,6 +116,7 @@ impl Out {
         if !*open {
             return;
         }
+        self.log.note("out", bytes);
         let messages = lock(&self.messages).clone();
         if let Some(messages) = messages {
             for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {

@@ -1,6 +1,6 @@
 //! Starting, finding and ending instances.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -162,6 +162,8 @@ impl Node {
             return Err(self.start_error(agent, "its entry has no command"));
         }
         let id = reading::instance_id(&agent.name, uuid::Uuid::new_v4());
+        // Up to its place in the table: what a sweep finds of it meanwhile is not lost.
+        let _unborn = self.nursery.begin(&id);
         let folder = agent.cwd.clone().unwrap_or_else(|| self.start_folder(cwd));
         let data_dir = self.paths.spools().join(&*id.0);
         let spec = HolderSpec {
@@ -376,7 +378,8 @@ impl Node {
                 ClaimOutcome::Claimed => return Ok(outcome),
                 ClaimOutcome::Held(text) => {
                     let holder: Value = serde_json::from_str(text).unwrap_or_default();
-                    holder["pid"].as_u64() == Some(u64::from(std::process::id()))
+                    // There is one daemon a home, so one that is not this one is dead.
+                    holder["home"].as_str().map(Path::new) == Some(&*self.paths.data)
                 }
             };
             if !own || is_new || tokio::time::Instant::now() > until {

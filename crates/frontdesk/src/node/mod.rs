@@ -2,8 +2,9 @@
 //!
 //! Rooms: [`birth`] new sessions; [`carry`] what an earlier daemon left running; [`children`] subagents;
 //! [`directory`] who has what; [`page`] pages of it; [`feed`] what changes; [`keeper`] the index's
-//! thread; [`instances`] agents that run; [`urls`] those reached by address; [`probes`] questions to them; [`lists`] the agents' own lists; `open` calling a session
-//! back; [`recover`] what an earlier daemon left.
+//! thread; [`instances`] agents that run; [`urls`] those reached by address; [`probes`] questions to
+//! them; [`lists`] the agents' own lists; `open` calling a session back; [`recover`] what an earlier
+//! daemon left; [`sweep`] what is left of instances nobody has.
 
 pub mod birth;
 pub mod carry;
@@ -20,6 +21,7 @@ pub mod probes;
 pub mod recover;
 mod row;
 pub mod standing;
+pub mod sweep;
 pub mod urls;
 
 use std::collections::{BTreeMap, HashMap};
@@ -98,6 +100,7 @@ pub struct Node {
     urls: BTreeMap<String, Vec<Arc<Url>>>,
     lanes: Mutex<HashMap<Key, LaneHandle>>,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
+    nursery: sweep::Nursery,
     conns: Mutex<HashMap<ConnId, Arc<Conn>>>,
     /// What agents answered to `initialize`, kept over restarts.
     greeted: Mutex<HashMap<String, Greeted>>,
@@ -134,6 +137,8 @@ struct Dropped {
     dropped_updates: AtomicU64,
     late_answers: AtomicU64,
     long_frames: AtomicU64,
+    /// Answers of clients to what nobody waits for any more.
+    late_replies: AtomicU64,
 }
 
 impl Node {
@@ -172,6 +177,7 @@ impl Node {
             urls,
             lanes: Mutex::default(),
             instances: Mutex::default(),
+            nursery: sweep::Nursery::default(),
             conns: Mutex::default(),
             greeted: Mutex::default(),
             next_conn: AtomicU64::new(1),
@@ -407,6 +413,11 @@ impl Node {
         add(&self.dropped.long_frames, &instance.counters.long_frames);
     }
 
+    /// A client answered what nobody waits for any more: it reaches no agent.
+    pub fn count_late_reply(&self) {
+        self.dropped.late_replies.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What was dropped so far, running instances included.
     #[must_use]
     pub fn counters(&self) -> Value {
@@ -420,6 +431,7 @@ impl Node {
             "dropped_updates": total(&self.dropped.dropped_updates, |i| &i.counters.dropped_updates),
             "late_answers": total(&self.dropped.late_answers, |i| &i.counters.late_answers),
             "long_frames": total(&self.dropped.long_frames, |i| &i.counters.long_frames),
+            "late_replies": self.dropped.late_replies.load(Ordering::Relaxed),
         })
     }
 

@@ -164,6 +164,9 @@ impl Node {
         if !abilities.can_reopen() {
             return Err(StartFailure::CannotReturn);
         }
+        // Before its claim, so that a later daemon knows whose claims its holder may have.
+        let enlisted = instance.enlist(native, request.lane.key(), &request.journal).await;
+        enlisted.map_err(StartFailure::Ours)?;
         let key = request.lane.key().to_string();
         self.claim(instance, native, &key, false).await.map_err(StartFailure::Ours)?;
         let (_, listed_at) = self.look_in_list(instance, native).await;
@@ -183,8 +186,6 @@ impl Node {
             mode => mode,
         };
         instance.route(native, &request.lane);
-        let enlisted = instance.enlist(native, request.lane.key(), &request.journal).await;
-        enlisted.map_err(StartFailure::Ours)?;
         instance.keep_no_more(native).await;
         let facts = AgentFacts { can_return: true, ..facts(instance, view.epoch + 1) };
         let opening = Input::Opening { facts, mode };

@@ -5,6 +5,7 @@
 
 mod broken;
 mod death;
+mod peer;
 mod two;
 
 use std::io::{BufRead as _, BufReader};
