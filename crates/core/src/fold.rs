@@ -23,10 +23,13 @@ pub use facts::{
 pub use update::UpdateKind;
 
 /// Version of the fold: what was folded by another one (snapshots, index rows) is folded again.
-pub const FOLD_VERSION: u32 = 4;
+pub const FOLD_VERSION: u32 = 5;
 
 /// Records without sense that are kept by position; more are only counted.
 pub const ANOMALIES_MAX: usize = 32;
+
+/// Member of an open question: when it was asked, RFC 3339.
+pub const OPENED_AT: &str = "openedAt";
 
 /// Commands whose answers are kept for whoever repeats them; older ones are forgotten.
 pub const COMMANDS_MAX: usize = 64;
@@ -93,6 +96,8 @@ pub struct View {
     pub items: u64,
     /// Modes, models and configuration options as last told, ready for a load or resume answer.
     pub options: Arc<serde_json::Map<String, Value>>,
+    /// Which of the options have been told since an instance claimed the session last.
+    pub options_told: Vec<String>,
     /// The model in force, as the agent's options tell it; `None` where they do not.
     pub model_id: Option<String>,
     /// The provider of the model, as the agent's options tell it.
@@ -103,7 +108,8 @@ pub struct View {
     pub commands: Option<Arc<str>>,
     /// The turn without an ending.
     pub open_turn: Option<OpenTurn>,
-    /// Questions without a settlement: interaction id to what was asked.
+    /// Questions without a settlement: interaction id to what was asked, and since when
+    /// ([`OPENED_AT`]).
     pub open_interactions: BTreeMap<String, Value>,
     /// Prompts that wait, by turn id.
     pub queued_turns: Vec<String>,
@@ -279,8 +285,12 @@ impl View {
                 self.resumable = None;
                 self.unproven = false;
                 self.take_result(facts.result.as_ref());
+                self.forget_old_options();
             }
-            Kind::Claimed => self.loaded_by = facts.instance,
+            Kind::Claimed => {
+                self.loaded_by = facts.instance;
+                self.options_told.clear();
+            }
             Kind::Closed | Kind::Lost => {
                 self.loaded_by = None;
                 self.open_turn = None;
@@ -299,7 +309,11 @@ impl View {
             Kind::InteractionOpened => match facts.interaction {
                 Some(id) => {
                     self.has_asked |= facts.method.as_deref() == Some(describe::PERMISSION);
-                    self.open_interactions.insert(id, record.payload().unwrap_or_default());
+                    let mut asked: Value = record.payload().unwrap_or_default();
+                    if let Some(asked) = asked.as_object_mut() {
+                        asked.insert(OPENED_AT.to_owned(), Value::from(record.at.to_string()));
+                    }
+                    self.open_interactions.insert(id, asked);
                 }
                 None => self.note_anomaly(record, "names no interaction"),
             },
@@ -439,9 +453,22 @@ impl View {
     fn take_options(&mut self, options: serde_json::Map<String, Value>) {
         for (name, value) in options {
             if matches!(name.as_str(), "modes" | "models" | "configOptions") && !value.is_null() {
+                if !self.options_told.contains(&name) {
+                    self.options_told.push(name.clone());
+                }
                 Arc::make_mut(&mut self.options).insert(name, value);
             }
         }
+        self.read_options();
+    }
+
+    /// Another instance has it now: what that one did not tell is not in force.
+    fn forget_old_options(&mut self) {
+        if self.options.keys().all(|name| self.options_told.contains(name)) {
+            return;
+        }
+        let told = &self.options_told;
+        Arc::make_mut(&mut self.options).retain(|name, _| told.contains(name));
         self.read_options();
     }
 }

@@ -284,7 +284,7 @@ impl Session {
         self.cancel_turn();
         self.close_turn("cancelled", Ok(()));
         self.cancel_asks();
-        self.withdraw_passes();
+        self.withdraw_passes(true);
         self.stuck = None;
         self.fail_forwards(&WireError::new(
             Code::InstanceEnded,
@@ -327,6 +327,7 @@ impl Session {
         if !starting && !matches!(self.phase, Phase::Live) {
             return;
         }
+        self.withdraw_all(false);
         let native = self.native().to_owned();
         let text = format!("the agent's instance that ran this session ended: {why}");
         let error = WireError::new(Code::InstanceEnded, text)
@@ -338,7 +339,6 @@ impl Session {
                 .with_data(json!({ "sessionId": spelled, "instance": self.facts.instance }));
             self.close_turn("failed", Err(&error));
         }
-        self.withdraw_all();
         self.fail_forwards(&error);
         self.stuck = None;
         self.terminals.clear();

@@ -180,6 +180,8 @@ impl Session {
         let stop = frame.result().and_then(stop_reason);
         let outcome = match (&stop, frame.error()) {
             (Some(reason), _) if reason == "cancelled" => "cancelled",
+            // By `$/cancel_request`.
+            (_, Some(error)) if code_of(error) == Some(Code::Cancelled.number()) => "cancelled",
             (_, Some(_)) => "failed",
             _ => "completed",
         };
@@ -193,7 +195,7 @@ impl Session {
             r#"{{"turn":{},"outcome":"{outcome}","stopReason":{stop},"{name}":{body}}}"#,
             quote(&turn.turn),
         );
-        self.withdraw_all();
+        self.withdraw_all(true);
         self.append(Kind::TurnEnded, src, bytes::Bytes::from(data));
         self.out.push(Effect::Sync);
         self.tell_turn(turn.conn, outcome, stop_word.as_deref());
@@ -230,7 +232,7 @@ impl Session {
     /// Ends the running turn without the agent's word and answers its prompt.
     pub(super) fn close_turn(&mut self, outcome: &str, answer: Result<(), &WireError>) {
         let Some(turn) = self.turn.take() else { return };
-        self.withdraw_all();
+        self.withdraw_all(true);
         self.record_ending(&turn.turn, outcome, answer.err());
         self.out.push(Effect::Sync);
         self.tell_turn(turn.conn, outcome, None);
@@ -486,6 +488,14 @@ fn turn_frame(session: &str, sender: &str, state: &str, stop_reason: Option<&str
     let update = json!({ "sessionUpdate": "session_info_update", "_meta": meta });
     let params = json!({ "sessionId": session, "update": update });
     Frame::call("session/update", None, &params.to_string())
+}
+
+fn code_of(error: &str) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Coded {
+        code: i64,
+    }
+    serde_json::from_str::<Coded>(error).ok().map(|error| error.code)
 }
 
 fn stop_reason(result: &str) -> Option<String> {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::asks::Decision;
 use super::clients::{Attach, How, Mark, Rejoin};
 use super::made::{Born, Rename};
 use crate::envelope::{Frame, Message};
@@ -193,6 +194,8 @@ pub enum Input {
         /// The answer.
         frame: Frame,
     },
+    /// Somebody who need not take part answers an open question.
+    Decide(Box<Decision>),
     /// `session/close`.
     Close {
         /// Who.
@@ -332,6 +335,7 @@ impl Input {
             | Self::Cancel { .. }
             | Self::CancelRequest { .. }
             | Self::Answer { .. }
+            | Self::Decide(_)
             | Self::Stop { .. }
             | Self::Born(_)
             | Self::Copied { .. }

@@ -17,11 +17,11 @@ use frontdesk_core::limits::Limits;
 use frontdesk_core::session::{Position, Tag};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::ledger::Ledger;
 use super::link::{DEAD_WORD, LinkSender};
-use crate::config::AgentConfig;
+use crate::config::{AgentConfig, without_secrets};
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
 
@@ -38,6 +38,9 @@ pub struct Instance {
     pub id: InstanceId,
     /// The agent's entry.
     pub agent: Arc<AgentConfig>,
+    /// The address it was reached at, where it is a connection and no process of ours. As
+    /// configured: it may hold secrets.
+    pub url: Option<Arc<str>>,
     /// When it was started.
     pub since: Timestamp,
     /// The agent's process, where known.
@@ -73,6 +76,8 @@ pub struct Instance {
     pub(super) exit_told: AtomicBool,
     /// Things that were dropped and counted.
     pub counters: Counters,
+    /// Room for status questions about different ids at once.
+    pub probes: Semaphore,
     paused: watch::Receiver<bool>,
 }
 
@@ -111,7 +116,7 @@ pub(super) struct Shared {
     pub(super) early: VecDeque<(Arc<str>, Message, Place)>,
     pub(super) reserved: usize,
     /// Sessions that are unloaded here and that the agent could not be told to let go.
-    kept: HashSet<Arc<str>>,
+    pub(super) kept: HashSet<Arc<str>>,
 }
 
 /// A session that an instance has.
@@ -160,6 +165,8 @@ pub struct Parts {
     pub id: InstanceId,
     /// See [`Instance::agent`].
     pub agent: Arc<AgentConfig>,
+    /// See [`Instance::url`].
+    pub url: Option<Arc<str>>,
     /// See [`Instance::pid`].
     pub pid: Option<u32>,
     /// See [`Instance::cwd`].
@@ -201,12 +208,14 @@ impl Instance {
     /// An instance whose holder has said hello.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { id, agent, pid, cwd, greeting, link, ledger, limits, .. } = parts;
+        let Parts { id, agent, url, pid, cwd, greeting, link, ledger, limits, .. } = parts;
         let Parts { data_dir, run_dir, paused, before, .. } = parts;
+        let probes = Semaphore::new(limits.probe_requests as usize);
         let kept = before.kept.iter().map(|native| Arc::from(&**native)).collect();
         Self {
             id,
             agent,
+            url,
             since: before.since.unwrap_or_else(Timestamp::now),
             pid,
             cwd,
@@ -229,6 +238,7 @@ impl Instance {
             stopping: AtomicBool::new(false),
             exit_told: AtomicBool::new(false),
             counters: Counters::default(),
+            probes,
             paused,
         }
     }
@@ -273,6 +283,12 @@ impl Instance {
     #[must_use]
     pub fn quirks(&self) -> Quirks {
         self.quirks.get().copied().unwrap_or(self.agent.quirks)
+    }
+
+    /// The address it is connected to, without what may be secret in it; `None` for a process.
+    #[must_use]
+    pub fn shown_url(&self) -> Option<String> {
+        self.url.as_deref().map(without_secrets)
     }
 
     /// Whether its first process is there and no zombie. A process that is gone may have left
@@ -396,6 +412,17 @@ impl Instance {
     #[must_use]
     pub fn keeps(&self, native: &str) -> bool {
         lock(&self.shared).kept.contains(native)
+    }
+
+    /// Sessions that are unloaded here and that the agent may still have.
+    #[must_use]
+    pub fn kept(&self) -> BTreeSet<Box<str>> {
+        lock(&self.shared).kept.iter().map(|native| Box::from(&**native)).collect()
+    }
+
+    /// The agent has said that it does not have this session in memory.
+    pub fn forget(&self, native: &str) {
+        lock(&self.shared).kept.remove(native);
     }
 
     /// Whether a session is here.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use frontdesk_core::sweep::Holder;
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -13,7 +14,10 @@ use super::out::{BAD, BOLD, DIM, GOOD, WANTED};
 use super::table::{fixed, flexible, lay_out};
 use super::wire::{self, Agent, Check, Info};
 use super::{Exit, Failure, Shell, damage, stop, text, time};
+use crate::agent::proc;
 use crate::config::{self, AgentConfig, Config};
+use crate::paths::Paths;
+use crate::serve;
 
 /// Longest path a unix socket may have on Linux, in bytes. Instances' sockets lie deeper than the
 /// daemon's and need the difference.
@@ -90,6 +94,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
         findings.extend(unit(info.pid));
     }
     findings.extend(lingering());
+    findings.extend(leftovers(&shell.paths, info.is_none() && !may_run));
     let stored = damage::look(shell, may_run);
     findings.extend(stored.findings);
     if args.json {
@@ -107,7 +112,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     }
     let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
     let broken =
-        info.is_some() && checks.iter().any(|(_, check)| check.found.is_some() && !check.starts);
+        info.is_some() && checks.iter().any(|(_, check)| check.can_be_asked() && !check.starts);
     Ok(if bad || broken { Exit::Failed } else { Exit::Done })
 }
 
@@ -220,7 +225,7 @@ pub(crate) fn show_checks(
             };
             vec![
                 text::line(&check.agent),
-                if check.found.is_some() { "yes" } else { "no" }.to_owned(),
+                found(check),
                 version
                     .or_else(|| wire::info_version(check.agent_info.as_ref()))
                     .unwrap_or_else(|| "-".to_owned()),
@@ -234,18 +239,32 @@ pub(crate) fn show_checks(
         let style = match index.checked_sub(1).and_then(|index| checks.get(index)) {
             None => BOLD,
             Some((_, check)) if check.starts => GOOD,
-            Some((_, check)) if check.found.is_some() && check.error.is_some() => BAD,
+            Some((_, check)) if check.can_be_asked() && check.error.is_some() => BAD,
             Some(_) => DIM,
         };
         shell.out.styled(style, line)?;
     }
     for (_, check) in checks {
-        if let Some(error) = check.error.as_deref().filter(|_| check.found.is_some()) {
+        if let Some(error) = check.error.as_deref().filter(|_| check.can_be_asked()) {
             let words = format!("{}: {}", text::line(&check.agent), text::line(error));
+            shell.out.styled(WANTED, &words)?;
+        }
+        // Where none is up, the error above has them all.
+        for url in check.urls.iter().filter(|url| !url.up && check.starts) {
+            let words = format!("{}: {}", text::line(&check.agent), text::line(&url.describe()));
             shell.out.styled(WANTED, &words)?;
         }
     }
     Ok(())
+}
+
+/// Whether the program was found; of urls, how many are up.
+fn found(check: &Check) -> String {
+    if check.urls.is_empty() {
+        return if check.found.is_some() { "yes" } else { "no" }.to_owned();
+    }
+    let up = check.urls.iter().filter(|url| url.up).count();
+    format!("{up} of {}", check.urls.len())
 }
 
 fn show_finding(finding: &Finding, shell: &mut Shell) -> Result<(), Failure> {
@@ -307,6 +326,30 @@ fn daemon(info: Option<&Info>, shell: &Shell) -> Finding {
         return finding("daemon", Verdict::Warning, says);
     }
     finding("daemon", Verdict::Good, says)
+}
+
+/// What runs and no daemon has. What a living daemon finds itself, it sweeps up itself.
+fn leftovers(paths: &Paths, is_alone: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let names = proc::instance_names(&paths.instances(), &paths.spools()).unwrap_or_default();
+    let waits = |name: &&String| {
+        let traces = proc::traces(&paths.instances().join(name), name, false);
+        traces.is_ok_and(|traces| traces.holder == Holder::Lives || traces.is_marked)
+    };
+    let waiting = if is_alone { names.iter().filter(waits).count() } else { 0 };
+    if waiting > 0 {
+        let says = format!(
+            "{} without a daemon: a start goes on with what it can and ends the rest, `frontdesk stop --all` ends all",
+            time::plural(i64::try_from(waiting).unwrap_or(i64::MAX), "instance")
+        );
+        findings.push(finding("left", Verdict::Warning, says));
+    }
+    if let Ok(strays) = serve::find_strays(paths)
+        && let Some(says) = stop::stray_words(&strays)
+    {
+        findings.push(finding("left", Verdict::Warning, says));
+    }
+    findings
 }
 
 /// Whether systemd would kill the holders together with the daemon.

@@ -56,6 +56,8 @@ pub(super) struct Running {
     pub(super) request: String,
     /// Where its signals go.
     pub(super) signals: SyncSender<Signal>,
+    /// Number of the connection that asked for it.
+    pub(super) connection: u64,
 }
 
 /// The modes: id, name, description.

@@ -7,7 +7,6 @@
 //! then its output is read, from the first byte that was not acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,18 +54,9 @@ pub struct Candidate {
 impl Candidate {
     /// Name of its folders.
     #[must_use]
-    pub fn folder_name(&self) -> &OsStr {
-        OsStr::new(&*self.id.0)
+    pub fn name(&self) -> String {
+        self.id.0.to_string()
     }
-}
-
-/// What holders of an earlier daemon there are.
-#[derive(Debug, Default)]
-pub struct Survey {
-    /// Those that can be carried on.
-    pub candidates: Vec<Candidate>,
-    /// The folders of all others below `run/instances`: they have to be ended.
-    pub others: Vec<PathBuf>,
 }
 
 /// What was taken up.
@@ -106,11 +96,12 @@ struct Sorted {
     let_go: Vec<Box<str>>,
 }
 
-/// Looks at each holder below `run/instances`, all at once. Changes nothing.
+/// Looks at each holder below `run/instances`, all at once. Changes nothing. Gives those that can be
+/// carried on; all others have to be ended.
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Survey> {
+pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Vec<Candidate>> {
     let config = Arc::new(config.clone());
     let mut looks = Vec::new();
     for entry in std::fs::read_dir(paths.instances())? {
@@ -122,18 +113,19 @@ pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Survey> {
             looks.push((run_dir, tokio::spawn(look)));
         }
     }
-    let mut survey = Survey::default();
+    let mut candidates = Vec::new();
     for (run_dir, look) in looks {
         match look.await {
-            Ok(Ok(candidate)) => survey.candidates.push(candidate),
+            Ok(Ok(candidate)) => candidates.push(candidate),
             Ok(Err(why)) => {
                 tracing::info!(path = %run_dir.display(), why, "a holder of an earlier daemon cannot be carried on");
-                survey.others.push(run_dir);
             }
-            Err(_) => survey.others.push(run_dir),
+            Err(error) => {
+                tracing::error!(path = %run_dir.display(), %error, "failed to look at a holder");
+            }
         }
     }
-    Ok(survey)
+    Ok(candidates)
 }
 
 /// Why a holder cannot be carried on is one plain sentence, for the log.
@@ -300,6 +292,7 @@ impl Node {
         let instance = Arc::new(Instance::new(InstanceParts {
             id,
             agent,
+            url: None,
             pid,
             cwd: facts.cwd,
             greeting: facts.greeting,

@@ -7,12 +7,14 @@ use std::time::Duration;
 use frontdesk_core::agent::{effective_home, store_family, upstream_initialize};
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::ids::Key;
+use frontdesk_core::place::fewest;
 use frontdesk_core::session::CloseWhy;
 use frontdesk_core::status::State;
 use serde_json::{Value, json};
 
 use super::Node;
 use super::directory::Row;
+use super::urls::seat;
 use crate::agent::facts::Facts;
 use crate::agent::instance::{Before, Instance, Parts};
 use crate::agent::ledger::Ledger;
@@ -27,7 +29,7 @@ pub const NO_CLIENT: &str = r#"{"protocolVersion":1,"clientCapabilities":{},"cli
 
 /// An instance that owes an answer for this long without a word gets no further sessions, in
 /// milliseconds.
-const SILENT_MS: u64 = 500;
+pub(super) const SILENT_MS: u64 = 500;
 
 /// How long a claim waits for a holder of our own to leave.
 const OWN_HOLDER_LEAVES: Duration = Duration::from_secs(2);
@@ -44,7 +46,10 @@ impl Node {
         conn: Option<&Conn>,
         cwd: &str,
     ) -> Result<Arc<Instance>, WireError> {
-        let sessions_max = agent.sessions_per_instance.max(1) as usize;
+        if !agent.urls.is_empty() {
+            return self.reserve_any_url(agent).await;
+        }
+        let sessions_max = agent.sessions_max();
         let spare = conn.and_then(Conn::take_spare);
         if let Some(spare) = spare {
             // One process for one session runs in that session's folder.
@@ -56,13 +61,16 @@ impl Node {
             self.retire(&spare);
         }
         if sessions_max > 1 {
-            let running: Vec<_> = lock(&self.instances).values().cloned().collect();
-            let same = |instance: &Arc<Instance>| instance.agent.name == agent.name;
-            for instance in running.into_iter().filter(same) {
-                let speaks = instance.initialized().is_some() && !instance.is_silent(SILENT_MS);
-                if speaks && instance.reserve(sessions_max) {
-                    return Ok(instance);
+            // Ids are random: the oldest of equals is the same one each time.
+            let mut pool = self.running_instances();
+            pool.retain(|instance| instance.agent.name == agent.name);
+            pool.sort_by_key(|instance| instance.since);
+            while let Some(at) = fewest(&pool.iter().map(seat).collect::<Vec<_>>()) {
+                if pool[at].reserve(sessions_max) {
+                    return Ok(pool.swap_remove(at));
                 }
+                // Another caller was faster, or it has ended.
+                pool.remove(at);
             }
         }
         let greeting =
@@ -87,6 +95,9 @@ impl Node {
                 Code::Stopping,
                 "Frontdesk is stopping and starts no agents",
             ));
+        }
+        if !agent.urls.is_empty() {
+            return self.any_url(agent).await;
         }
         let limit = Duration::from_millis(self.limits.agent_start_ms);
         let spawned = self.spawn_instance(agent, greeting, cwd);
@@ -131,7 +142,7 @@ impl Node {
         Ok(instance)
     }
 
-    fn refresh_later(self: &Arc<Self>, agent: &Arc<AgentConfig>) {
+    pub(super) fn refresh_later(self: &Arc<Self>, agent: &Arc<AgentConfig>) {
         let (node, agents) = (self.clone(), vec![agent.clone()]);
         tokio::spawn(async move { node.refresh_lists(agents, None, false).await });
     }
@@ -151,6 +162,8 @@ impl Node {
             return Err(self.start_error(agent, "its entry has no command"));
         }
         let id = reading::instance_id(&agent.name, uuid::Uuid::new_v4());
+        // Up to its place in the table: what a sweep finds of it meanwhile is not lost.
+        let _unborn = self.nursery.begin(&id);
         let folder = agent.cwd.clone().unwrap_or_else(|| self.start_folder(cwd));
         let data_dir = self.paths.spools().join(&*id.0);
         let spec = HolderSpec {
@@ -180,6 +193,7 @@ impl Node {
         let instance = Arc::new(Instance::new(Parts {
             id: id.clone(),
             agent: agent.clone(),
+            url: None,
             pid,
             cwd: cwd.to_owned(),
             greeting: greeting.to_owned(),
@@ -234,7 +248,8 @@ impl Node {
     /// An instance did not answer in time: what it was asked may have been done, and nobody can tell.
     /// It is ended, unless a turn of another session runs there.
     pub fn end_silent(&self, instance: &Arc<Instance>) {
-        if !self.has_turn(instance, None) {
+        // At a url nothing is ended; one that is silent gets nothing new.
+        if instance.url.is_none() && !self.has_turn(instance, None) {
             tracing::warn!(instance = %instance.id, "ending an instance that does not answer");
             instance.kill();
         }
@@ -254,16 +269,16 @@ impl Node {
         !works.is_empty()
     }
 
-    /// Ends an instance that has no session.
+    /// Ends an instance that has no session, unless it is a connection to a url: that one stays.
     pub fn retire(&self, instance: &Arc<Instance>) {
-        if instance.sessions() == 0 {
+        if instance.sessions() == 0 && instance.url.is_none() {
             instance.stop();
         }
     }
 
     /// Puts an instance without a session aside for its client, or ends it after a while.
     pub fn set_aside(self: &Arc<Self>, instance: Arc<Instance>, conn: &Arc<Conn>) {
-        if conn.bound.is_none() || instance.has_ended().is_some() {
+        if conn.bound.is_none() || instance.has_ended().is_some() || instance.url.is_some() {
             self.retire(&instance);
             return;
         }
@@ -288,6 +303,10 @@ impl Node {
     pub fn claim_name(&self, agent: &AgentConfig, native: &str) -> String {
         let env = |name: &str| agent.env.get(name).cloned().or_else(|| std::env::var(name).ok());
         let home = effective_home(agent.known, &env);
+        if let Some(url) = agent.urls.iter().min() {
+            // Whose folders they are nobody knows here; the same addresses are the same agent.
+            return format!("urls\u{0}{url}\u{0}{native}");
+        }
         let family = store_family(agent.known, &agent.command);
         format!("{family}\u{0}{home}\u{0}{native}")
     }
@@ -373,7 +392,7 @@ impl Node {
     /// Closes a session at its agent; the instance is ended if it has no other, or if this one's turn
     /// never ended there.
     pub async fn close_at_agent(&self, instance: &Arc<Instance>, native: &str, why: CloseWhy) {
-        let alone = instance.sessions() <= 1;
+        let alone = instance.sessions() <= 1 && instance.url.is_none();
         let polite = instance.abilities().close && !matches!(why, CloseWhy::Stuck);
         let mut let_go = false;
         if polite && instance.has_ended().is_none() {
@@ -385,6 +404,8 @@ impl Node {
         let stuck = matches!(why, CloseWhy::Stuck);
         if stuck || (alone && instance.sessions() == 0) {
             if stuck {
+                // A url may have it after all.
+                instance.keep(native).await;
                 instance.kill();
             } else {
                 instance.stop();

@@ -2,8 +2,9 @@
 //!
 //! Rooms: [`birth`] new sessions; [`carry`] what an earlier daemon left running; [`children`] subagents;
 //! [`directory`] who has what; [`page`] pages of it; [`feed`] what changes; [`keeper`] the index's
-//! thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a session
-//! back; [`recover`] what an earlier daemon left.
+//! thread; [`instances`] agents that run; [`urls`] those reached by address; [`probes`] questions to
+//! them; [`lists`] the agents' own lists; `open` calling a session back; [`recover`] what an earlier
+//! daemon left; [`sweep`] what is left of instances nobody has.
 
 pub mod birth;
 pub mod carry;
@@ -16,9 +17,12 @@ pub mod keeper;
 pub mod lists;
 mod open;
 pub mod page;
+pub mod probes;
 pub mod recover;
 mod row;
 pub mod standing;
+pub mod sweep;
+pub mod urls;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -37,7 +41,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::instance::Instance;
-use crate::config::{AgentConfig, Config};
+use crate::config::{AgentConfig, Config, without_secrets};
 use crate::conn::Conn;
 use crate::index::{Cursors, Index};
 use crate::lock::lock;
@@ -50,7 +54,9 @@ use feed::Feed;
 use keeper::Keeper;
 use lists::Lists;
 pub use open::OpenRequest;
+use probes::Probes;
 use standing::Standings;
+use urls::Url;
 
 /// How long the last answers of a stopping daemon may take to be made and read.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
@@ -88,8 +94,13 @@ pub struct Node {
     pub workspaces: Workspaces,
     /// When it began.
     pub since: Timestamp,
+    /// Status questions to instances.
+    pub probes: Arc<Probes>,
+    /// The addresses of agents that run already, by the agent's name.
+    urls: BTreeMap<String, Vec<Arc<Url>>>,
     lanes: Mutex<HashMap<Key, LaneHandle>>,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
+    nursery: sweep::Nursery,
     conns: Mutex<HashMap<ConnId, Arc<Conn>>>,
     /// What agents answered to `initialize`, kept over restarts.
     greeted: Mutex<HashMap<String, Greeted>>,
@@ -126,6 +137,8 @@ struct Dropped {
     dropped_updates: AtomicU64,
     late_answers: AtomicU64,
     long_frames: AtomicU64,
+    /// Answers of clients to what nobody waits for any more.
+    late_replies: AtomicU64,
 }
 
 impl Node {
@@ -138,6 +151,9 @@ impl Node {
             .iter()
             .map(|agent| (agent.name.clone(), Arc::new(agent.clone())))
             .collect();
+        let with_urls = config.agents.iter().filter(|agent| !agent.urls.is_empty());
+        let urls =
+            with_urls.map(|agent| (agent.name.clone(), Url::all_of(agent, &claims))).collect();
         let workspaces = Workspaces::new(&limits);
         let index = Index::new(&paths.data, log.sessions_dir());
         let cursors = Cursors::open(&paths.data);
@@ -157,8 +173,11 @@ impl Node {
             lists: Lists::default(),
             workspaces,
             since: Timestamp::now(),
+            probes: Arc::default(),
+            urls,
             lanes: Mutex::default(),
             instances: Mutex::default(),
+            nursery: sweep::Nursery::default(),
             conns: Mutex::default(),
             greeted: Mutex::default(),
             next_conn: AtomicU64::new(1),
@@ -257,13 +276,15 @@ impl Node {
         crate::session::spawn(self.clone(), lane, rx, start);
     }
 
-    /// Agents whose own list may be asked on behalf of an unbound client: the default one and those
-    /// that run.
+    /// Agents whose own list may be asked on behalf of an unbound client: the default one, those that
+    /// run, and those behind urls.
     #[must_use]
     pub fn agents_known_to_list(&self) -> Vec<Arc<AgentConfig>> {
         let running = self.running_instances();
         let mut agents: Vec<_> = self.agent(&self.config.default_agent).into_iter().collect();
         agents.extend(running.iter().map(|instance| instance.agent.clone()));
+        // Those behind urls are not started by being asked.
+        agents.extend(self.urls.keys().filter_map(|name| self.agent(name)));
         agents.sort_by(|left, right| left.name.cmp(&right.name));
         agents.dedup_by(|left, right| left.name == right.name);
         agents
@@ -392,6 +413,11 @@ impl Node {
         add(&self.dropped.long_frames, &instance.counters.long_frames);
     }
 
+    /// A client answered what nobody waits for any more: it reaches no agent.
+    pub fn count_late_reply(&self) {
+        self.dropped.late_replies.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What was dropped so far, running instances included.
     #[must_use]
     pub fn counters(&self) -> Value {
@@ -405,6 +431,7 @@ impl Node {
             "dropped_updates": total(&self.dropped.dropped_updates, |i| &i.counters.dropped_updates),
             "late_answers": total(&self.dropped.late_answers, |i| &i.counters.late_answers),
             "long_frames": total(&self.dropped.long_frames, |i| &i.counters.long_frames),
+            "late_replies": self.dropped.late_replies.load(Ordering::Relaxed),
         })
     }
 
@@ -516,7 +543,9 @@ impl Node {
 
 /// Agents of one name with another command are others.
 fn greeting_name(agent: &AgentConfig) -> String {
-    format!("{} {}", agent.name, agent.command.join(" "))
+    let urls = agent.urls.iter().map(|url| without_secrets(url));
+    let words: Vec<String> = agent.command.iter().cloned().chain(urls).collect();
+    format!("{} {}", agent.name, words.join(" "))
 }
 
 fn read_json(path: &std::path::Path) -> Value {

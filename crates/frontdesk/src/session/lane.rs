@@ -10,7 +10,7 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::{ConnId, Key, Seq};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
-use frontdesk_core::session::{Effect, Input, Phase, Session, Tag};
+use frontdesk_core::session::{Client, Effect, Input, Phase, Session, Tag};
 use frontdesk_core::status::State;
 use frontdesk_core::workspace::Workspace;
 use jiff::Timestamp;
@@ -102,7 +102,7 @@ async fn begin(
         }
     };
     let rx = mailbox.take().ok_or(LogError::Closed)?;
-    let session = Session::cold(view, node.limits.clone(), node.now());
+    let session = Session::cold(view, node.limits.clone(), node.now()).with_key(handle.key());
     let mut lane = Lane::new(node, handle, rx, session, journal, instance);
     lane.snapshot_bytes = snapshot_bytes;
     if let Some(((conn, born), copy, ready)) = birth {
@@ -316,6 +316,11 @@ impl Lane {
             }
             LaneMsg::Client(conn, input) => {
                 self.conns.entry(conn.id).or_insert(conn);
+                if let Input::Answer { hop, .. } = &input
+                    && !self.session.is_asked(hop)
+                {
+                    self.node.count_late_reply();
+                }
                 input
             }
             LaneMsg::Answered { number, input, ack, done } => {
@@ -349,7 +354,7 @@ impl Lane {
                 return;
             }
             // Taken before, because somebody waits for its end.
-            LaneMsg::Durable { .. } | LaneMsg::Command { .. } => return,
+            LaneMsg::Durable { .. } | LaneMsg::Command { .. } | LaneMsg::Decide { .. } => return,
             LaneMsg::Describe(tx) => {
                 let _ = tx.send(self.describe());
                 return;
@@ -385,6 +390,12 @@ impl Lane {
             // Before the lane ends, so that nobody finds a row whose journal is about to go.
             self.node.directory.forget(self.handle.key());
         }
+        self.tell_directory();
+        self.node.feed.shown(self.handle.key(), self.shown);
+    }
+
+    /// The row says what the session is now, before anybody is told something that follows from it.
+    pub(super) fn tell_directory(&self) {
         let live = match self.session.phase() {
             Phase::Cold => None,
             Phase::Starting | Phase::Draining(_) => Some(None),
@@ -394,7 +405,6 @@ impl Lane {
         self.node.directory.publish(key, &self.session, live, self.journal.bytes());
         let asks = self.node.asks(&self.session.view().agent);
         self.node.feed.publish(key, self.node.directory.get(key), asks);
-        self.node.feed.shown(key, self.shown);
     }
 
     fn describe(&self) -> Value {
@@ -403,13 +413,15 @@ impl Lane {
             .clients()
             .map(|(client, live)| json!({ "key": &*client.key, "name": &*client.name, "role": "controller", "live": live }))
             .collect();
+        let named = |client: &Client| json!({ "key": &*client.key, "name": &*client.name });
         let interactions: Vec<Value> = self
             .session
             .open_questions()
-            .map(|(id, frame)| {
+            .map(|(id, frame, asked)| {
                 let params: Value =
                     frame.params().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-                json!({ "id": id, "method": &*frame.method, "title": params["toolCall"]["title"], "options": params["options"] })
+                let asked: Vec<Value> = asked.into_iter().map(named).collect();
+                json!({ "id": id, "method": &*frame.method, "title": params["toolCall"]["title"], "options": params["options"], "asked": asked })
             })
             .collect();
         json!({

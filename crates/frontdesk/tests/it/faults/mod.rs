@@ -5,15 +5,20 @@
 //! "one owner" is read from the agent's side and not from Frontdesk's own word. Tests that choose
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
+mod asks;
+mod cancels;
 mod carry;
 mod claims;
 mod damage;
+mod ends;
+mod frozen;
 mod full;
 mod homes;
 mod idle;
 mod keep;
 mod kills;
 mod old;
+mod orphans;
 mod outside;
 mod races;
 mod returns;
