@@ -386,14 +386,14 @@ async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
     if instance.has_ended().is_some() {
         return;
     }
-    let detail = json!({ "exit": exit, "stderrTail": stderr_tail(instance) });
+    // A process is proven gone; whoever is behind a url may have its sessions all the same.
+    let (proven, detail) = match instance.shown_url() {
+        Some(url) => (false, json!({ "url": url })),
+        None => (true, json!({ "exit": exit, "stderrTail": stderr_tail(instance) })),
+    };
     let why = if exit.is_null() { why.to_owned() } else { format!("{why} ({exit})") };
     tracing::info!(instance = %instance.id, agent = %instance.agent.name, why, "an instance has ended");
-    instance.ended.send_replace(Some(Ended {
-        why: why.clone(),
-        detail: detail.clone(),
-        proven: true,
-    }));
+    instance.ended.send_replace(Some(Ended { why: why.clone(), detail: detail.clone(), proven }));
     let (pending, routes) = {
         let mut shared = lock(&instance.shared);
         let routes = std::mem::take(&mut shared.routes);
@@ -413,7 +413,7 @@ async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
         }
     }
     for route in routes.into_values() {
-        let ended = Input::Ended { why: why.clone(), detail: detail.clone(), proven: true };
+        let ended = Input::Ended { why: why.clone(), detail: detail.clone(), proven };
         route.lane.send(LaneMsg::Ended { instance: instance.id.clone(), input: ended }).await;
     }
 }

@@ -81,15 +81,7 @@ impl Node {
         }
         self.wait_for_previous(request).await?;
         let params = self.open_params(request, &native)?;
-        let keeper = self.reserve_keeper(&agent, &native).await?;
-        let kept = keeper.is_some();
-        let instance = match keeper {
-            Some(keeper) => keeper,
-            None => self
-                .reserve_instance(&agent, request.conn.as_deref(), &view.cwd)
-                .await
-                .map_err(StartFailure::Ours)?,
-        };
+        let (instance, kept) = self.place_for(request, &agent, &native).await?;
         let outcome = self.open_at(request, &instance, &native, &params).await;
         instance.unreserve();
         if outcome.is_err() {
@@ -108,6 +100,24 @@ impl Node {
             }
         }
         outcome
+    }
+
+    /// The instance that is asked, reserved, and whether its agent may have the session already.
+    async fn place_for(
+        self: &Arc<Self>,
+        request: &OpenRequest,
+        agent: &Arc<AgentConfig>,
+        native: &str,
+    ) -> Result<(Arc<Instance>, bool), StartFailure> {
+        if !agent.urls.is_empty() {
+            return self.reserve_for(agent, native).await.map_err(StartFailure::Ours);
+        }
+        if let Some(keeper) = self.reserve_keeper(agent, native).await? {
+            return Ok((keeper, true));
+        }
+        let conn = request.conn.as_deref();
+        let reserved = self.reserve_instance(agent, conn, &request.view.cwd).await;
+        reserved.map(|instance| (instance, false)).map_err(StartFailure::Ours)
     }
 
     /// An instance whose agent could not be told to let the session go: it opens it again, or is

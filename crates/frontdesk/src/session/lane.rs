@@ -390,6 +390,12 @@ impl Lane {
             // Before the lane ends, so that nobody finds a row whose journal is about to go.
             self.node.directory.forget(self.handle.key());
         }
+        self.tell_directory();
+        self.node.feed.shown(self.handle.key(), self.shown);
+    }
+
+    /// The row says what the session is now, before anybody is told something that follows from it.
+    pub(super) fn tell_directory(&self) {
         let live = match self.session.phase() {
             Phase::Cold => None,
             Phase::Starting | Phase::Draining(_) => Some(None),
@@ -399,7 +405,6 @@ impl Lane {
         self.node.directory.publish(key, &self.session, live, self.journal.bytes());
         let asks = self.node.asks(&self.session.view().agent);
         self.node.feed.publish(key, self.node.directory.get(key), asks);
-        self.node.feed.shown(key, self.shown);
     }
 
     fn describe(&self) -> Value {

@@ -6,6 +6,7 @@
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
 mod asks;
+mod cancels;
 mod carry;
 mod claims;
 mod damage;
@@ -24,6 +25,7 @@ mod returns;
 mod rounds;
 mod shared;
 mod shim;
+mod story;
 mod streams;
 mod turns;
 

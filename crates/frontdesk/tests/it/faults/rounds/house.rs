@@ -294,7 +294,7 @@ impl House {
             ("prompts", What::Prompt),
             ("a load", What::Load),
             ("a close", What::Close),
-            ("a new", What::New),
+            ("a new session", What::New),
         ] {
             if self.guests.iter().any(|guest| waits(guest, what)) {
                 amid.push(name);
