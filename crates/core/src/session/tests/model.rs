@@ -22,6 +22,8 @@ enum Act {
     Chunk,
     Withdraw,
     AnswerAsk(u64, bool),
+    /// Somebody who takes no part answers the oldest question: with what was offered, or not.
+    Decide(bool),
     AgentAnswers(bool),
     AgentEnds,
     ShellWorks(bool),
@@ -51,6 +53,7 @@ fn acts() -> impl Strategy<Value = Act> {
         Just(Act::Chunk),
         Just(Act::Withdraw),
         (conn.clone(), any::<bool>()).prop_map(|(c, ok)| Act::AnswerAsk(c, ok)),
+        any::<bool>().prop_map(Act::Decide),
         any::<bool>().prop_map(Act::AgentAnswers),
         Just(Act::AgentEnds),
         any::<bool>().prop_map(Act::ShellWorks),
@@ -272,6 +275,7 @@ impl World {
                 }
             }
             Act::AnswerAsk(conn, valid) => self.client_answers(conn, valid),
+            Act::Decide(valid) => self.decide(valid),
             Act::AgentAnswers(well) => self.agent_answers(well),
             Act::AgentEnds if self.live => {
                 self.live = false;
@@ -329,6 +333,21 @@ impl World {
             r#"{"id":"h","error":{"code":-32601,"message":"no"}}"#
         };
         self.step(Input::Answer { conn: ConnId(conn), hop, frame: frame(text) });
+    }
+
+    fn decide(&mut self, valid: bool) {
+        let open: Vec<String> =
+            self.bench.session.open_questions().map(|(id, ..)| id.to_owned()).collect();
+        let Some(interaction) = open.first().cloned() else { return };
+        let option = if valid { "yes" } else { "never" };
+        let result = format!(r#"{{"outcome":{{"outcome":"selected","optionId":"{option}"}}}}"#);
+        assert_eq!(self.bench.session.may_answer(&interaction, &result).is_ok(), valid);
+        let waits = self.agent_waits.len();
+        let by = Value::Null;
+        self.step(Input::Decide(Box::new(Decision { interaction, by, result })));
+        let left = self.bench.session.open_questions().count();
+        assert_eq!(open.len() - left, usize::from(valid), "an answer settles its question");
+        assert_eq!(waits - self.agent_waits.len(), usize::from(valid), "the agent has it");
     }
 
     fn agent_answers(&mut self, well: bool) {
