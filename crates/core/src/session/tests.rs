@@ -105,6 +105,7 @@ fn born() -> Born {
 fn facts() -> AgentFacts {
     AgentFacts {
         instance: "i".into(),
+        place: Place::Instance("i".into()),
         epoch: 1,
         can_return: true,
         idle_unload_ms: 1_800_000,

@@ -93,7 +93,9 @@ fn facts_of(node: &Node, row: Arc<Row>) -> Facts {
     let behind = node.log.is_behind(row.key);
     // A child is where its parent is.
     let row = node.parent_of(&row).unwrap_or(row);
-    Facts { held_by: node.held_by(&row), behind, ..row.facts() }
+    let facts = row.facts();
+    let suspect = facts.suspect || (!row.is_loaded() && node.suspected(&row.view).is_some());
+    Facts { held_by: node.held_by(&row), behind, suspect, ..facts }
 }
 
 /// A probe is answered at once or soon, so it is not kept among the open requests.

@@ -16,6 +16,7 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::Key;
 use frontdesk_core::import::{prompt_text, user_text};
+use frontdesk_core::lease::Place;
 use frontdesk_core::record::Kind;
 use frontdesk_core::render::stored_params;
 use frontdesk_core::route::{Plan, plan};
@@ -26,7 +27,6 @@ use serde_json::{Map, Value, json};
 use super::Node;
 use super::birth::facts;
 use crate::agent::instance::Instance;
-use crate::config::AgentConfig;
 use crate::conn::Conn;
 use crate::log::{LogError, Reader};
 use crate::session::{LaneHandle, LaneMsg};
@@ -51,6 +51,22 @@ pub struct OpenRequest {
     pub how: How,
     /// The client's own parameters, as text.
     pub params: Option<Bytes>,
+    /// The only place that may be asked: it may have the session already.
+    pub at: Option<Place>,
+}
+
+/// Why a session was not opened.
+#[derive(Debug)]
+struct Failed {
+    failure: StartFailure,
+    /// The agent was asked, and may open it yet.
+    doubt: bool,
+}
+
+impl From<StartFailure> for Failed {
+    fn from(failure: StartFailure) -> Self {
+        Self { failure, doubt: false }
+    }
 }
 
 impl Node {
@@ -59,12 +75,12 @@ impl Node {
         let lane = request.lane.clone();
         let outcome = match self.try_open(&request).await {
             Ok(result) => Input::Started { result },
-            Err(failure) => Input::StartFailed(failure),
+            Err(Failed { failure, doubt }) => Input::StartFailed { failure, doubt },
         };
         lane.send(LaneMsg::Input(outcome)).await;
     }
 
-    async fn try_open(self: &Arc<Self>, request: &OpenRequest) -> Result<String, StartFailure> {
+    async fn try_open(self: &Arc<Self>, request: &OpenRequest) -> Result<String, Failed> {
         let view = &request.view;
         let native = view.native.clone().unwrap_or_default();
         let agent = self.agent(&view.agent).ok_or_else(|| {
@@ -77,14 +93,14 @@ impl Node {
         if let Some(greeted) = self.greeted(&agent)
             && !greeted.abilities.can_reopen()
         {
-            return Err(StartFailure::CannotReturn);
+            return Err(StartFailure::CannotReturn.into());
         }
         self.wait_for_previous(request).await?;
         let params = self.open_params(request, &native)?;
-        let keeper = self.reserve_keeper(&agent, &native).await?;
-        let kept = keeper.is_some();
-        let instance = match keeper {
-            Some(keeper) => keeper,
+        let suspect = self.reserve_suspect(request).await?;
+        let kept = suspect.is_some();
+        let instance = match suspect {
+            Some(suspect) => suspect,
             None => self
                 .reserve_instance(&agent, request.conn.as_deref(), &view.cwd)
                 .await
@@ -92,10 +108,19 @@ impl Node {
         };
         let outcome = self.open_at(request, &instance, &native, &params).await;
         instance.unreserve();
+        let ours = match &outcome {
+            Err(StartFailure::Ours(error)) => Some(error.code),
+            _ => None,
+        };
+        let silent = ours == Some(Code::AgentTimeout);
+        // An answer that was too long came after all: it has it.
+        let doubt = silent || ours == Some(Code::FrameTooLarge);
         if outcome.is_err() {
             instance.unroute(&native);
-            let silent = matches!(&outcome, Err(StartFailure::Ours(error)) if error.code == Code::AgentTimeout);
-            if silent || kept {
+            if silent {
+                instance.note_unanswered(&native);
+            }
+            if doubt || kept {
                 // It may open it yet, or has it as before.
                 instance.keep(&native).await;
             } else {
@@ -107,22 +132,27 @@ impl Node {
                 None => self.retire(&instance),
             }
         }
-        outcome
+        outcome.map_err(|failure| Failed { failure, doubt })
     }
 
-    /// An instance whose agent could not be told to let the session go: it opens it again, or is
-    /// gone before anybody else does.
-    async fn reserve_keeper(
+    /// The only place that may have the session opens it again, or is gone before anybody else does.
+    async fn reserve_suspect(
         &self,
-        agent: &AgentConfig,
-        native: &str,
+        request: &OpenRequest,
     ) -> Result<Option<Arc<Instance>>, StartFailure> {
-        let Some(keeper) = self.keeper(agent, native) else { return Ok(None) };
-        // Its place may be taken by now, but the agent has the session in any case.
-        if keeper.reserve(usize::MAX) {
-            return Ok(Some(keeper));
+        let Some(at) = &request.at else { return Ok(None) };
+        if let Some(suspect) = self.instance_at(at) {
+            // Its place may be taken by now, but the agent has the session in any case.
+            if suspect.reserve(usize::MAX) {
+                return Ok(Some(suspect));
+            }
+            self.wait_gone(&suspect).await?;
+        } else if matches!(at, Place::Url(_)) {
+            let text = format!("the agent at {at} may have this session, and is not connected");
+            return Err(StartFailure::Ours(WireError::new(Code::HeldElsewhere, text)));
         }
-        self.wait_gone(&keeper).await.map(|()| None)
+        request.lane.send(LaneMsg::Input(Input::Gone { at: at.clone() })).await;
+        Ok(None)
     }
 
     /// The instance that had the session last is proven gone before anybody else gets it.
