@@ -71,6 +71,8 @@ codes! {
     Behind = -31013, retryable: true;
     /// The journal is damaged: its history is not copied, cut or rewritten.
     Damaged = -31014, retryable: false;
+    /// The question has its answer already, or needs none any more.
+    Settled = -31018, retryable: false;
 }
 
 /// An error answer.

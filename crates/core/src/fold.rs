@@ -29,6 +29,9 @@ pub const FOLD_VERSION: u32 = 4;
 /// Records without sense that are kept by position; more are only counted.
 pub const ANOMALIES_MAX: usize = 32;
 
+/// Member of an open question: when it was asked, RFC 3339.
+pub const OPENED_AT: &str = "openedAt";
+
 /// Commands whose answers are kept for whoever repeats them; older ones are forgotten.
 pub const COMMANDS_MAX: usize = 64;
 
@@ -104,7 +107,8 @@ pub struct View {
     pub commands: Option<Arc<str>>,
     /// The turn without an ending.
     pub open_turn: Option<OpenTurn>,
-    /// Questions without a settlement: interaction id to what was asked.
+    /// Questions without a settlement: interaction id to what was asked, and since when
+    /// ([`OPENED_AT`]).
     pub open_interactions: BTreeMap<String, Value>,
     /// Prompts that wait, by turn id.
     pub queued_turns: Vec<String>,
@@ -315,7 +319,11 @@ impl View {
             Kind::InteractionOpened => match facts.interaction {
                 Some(id) => {
                     self.has_asked |= facts.method.as_deref() == Some(describe::PERMISSION);
-                    self.open_interactions.insert(id, record.payload().unwrap_or_default());
+                    let mut asked: Value = record.payload().unwrap_or_default();
+                    if let Some(asked) = asked.as_object_mut() {
+                        asked.insert(OPENED_AT.to_owned(), Value::from(record.at.to_string()));
+                    }
+                    self.open_interactions.insert(id, asked);
                 }
                 None => self.note_anomaly(record, "names no interaction"),
             },

@@ -23,7 +23,8 @@ pub enum Place {
     /// An instance that Frontdesk started, by its id. Once its processes are gone so is whatever
     /// it had.
     Instance(String),
-    /// The address of an agent that runs by itself. The end of a connection to it proves nothing.
+    /// An agent that runs by itself, by the name its address has here (an address may hold secrets).
+    /// The end of a connection to it proves nothing.
     Url(String),
 }
 

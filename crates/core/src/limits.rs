@@ -51,6 +51,20 @@ limits! {
     agent_close_ms: u64 = 5_000;
     /// Time for one status probe, in milliseconds.
     probe_ms: u64 = 2_000;
+    /// How long an id that all instances called unknown is not asked about again, in milliseconds.
+    probe_negative_ms: u64 = 1_000;
+    /// Questions about different ids under way at one instance.
+    probe_requests: u32 = 64;
+    /// Time for a connection to a url to be there, without `initialize`, in milliseconds.
+    url_connect_ms: u64 = 10_000;
+    /// Wait before a url is tried again, at first, in milliseconds; each failure doubles it.
+    url_retry_ms: u64 = 500;
+    /// The longest wait before a url is tried again, in milliseconds.
+    url_retry_max_ms: u64 = 30_000;
+    /// Silence of a url before it is asked for a sign of life, in milliseconds.
+    url_ping_ms: u64 = 20_000;
+    /// Time for that sign of life to come before the connection is given up, in milliseconds.
+    url_pong_ms: u64 = 10_000;
     /// Time for a client to answer a request whose method nobody may know, in milliseconds.
     ext_answer_ms: u64 = 10_000;
     /// Grace for a running turn after `session/cancel`, in milliseconds.
@@ -69,6 +83,8 @@ limits! {
     output_spool_bytes: u64 = 1 << 30;
     /// How long a holder waits without a daemon, in seconds.
     holder_orphan_s: u64 = 3_600;
+    /// How often a daemon looks for what is left of instances that nobody has, in seconds; 0: only at its start.
+    sweep_s: u64 = 60;
     /// Grace for running turns when the daemon stops, in seconds.
     drain_s: u64 = 10;
     /// Unload after this long without activity, in seconds.

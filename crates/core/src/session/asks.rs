@@ -36,6 +36,28 @@ pub(super) struct Ask {
     pub(super) only: Option<ConnId>,
 }
 
+/// An answer of somebody who need not take part in the session.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The question's id in the journal.
+    pub interaction: String,
+    /// Who, as the record names it.
+    pub by: Value,
+    /// The result that the agent gets, JSON text.
+    pub result: String,
+}
+
+/// Why a result settles nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoAnswer {
+    /// No such question is open.
+    #[error("failed to answer: the question is not open")]
+    NotOpen,
+    /// It is no answer to the question: it has another shape, or chooses what was not offered.
+    #[error("failed to answer: this is no answer that the agent offered")]
+    NotOffered,
+}
+
 impl Session {
     /// A question about a client's own request: only that client is asked, and by its own id.
     pub(super) fn open_ask_about(&mut self, frame: &Frame, at: &Position, about: Option<Tag>) {
@@ -85,7 +107,7 @@ impl Session {
             return self.settle_owed(&hop_id(at), Frame::failure(&agent_id, &error.to_json()));
         }
         let hop = hop_id(at);
-        let interaction = format!("ask_{}", self.view.seq + 1);
+        let interaction = format!("{}{}", self.ask_prefix, self.view.seq + 1);
         let data = format!(
             r#"{{"interaction":{},"method":{},"requestId":{},"hop":{},"params":{}}}"#,
             quote(&interaction),
@@ -102,6 +124,9 @@ impl Session {
         let ask = Ask { interaction, frame, hop: hop.clone(), asked, elicitation, only };
         self.asks.insert(hop.clone(), ask);
         self.active();
+        if self.is_cancelling() {
+            return self.cancel_ask(&hop);
+        }
         if self.rule(&hop) {
             return;
         }
@@ -173,51 +198,116 @@ impl Session {
         if !self.asks.contains_key(hop) {
             return self.pass_answer(conn, hop, frame);
         }
-        let valid = self.asks.get(hop).is_some_and(|ask| is_answer(&ask.frame, frame));
-        if !valid {
-            if let Some(ask) = self.asks.get_mut(hop) {
-                ask.asked.remove(&conn);
+        let Some(ask) = self.asks.get_mut(hop) else { return };
+        let result = frame.result().filter(|result| is_answer(&ask.frame, result));
+        let Some(result) = result else {
+            ask.asked.remove(&conn);
+            if frame.result().is_some() {
+                self.tell_not_offered(conn, hop);
             }
             return;
-        }
+        };
         let by = self
             .clients
             .get(&conn)
             .map(|a| json!({ "client": &*a.client.key, "name": &*a.client.name }))
             .unwrap_or_default();
         let Some(ask) = self.asks.remove(hop) else { return };
+        let answer = frame.spliced(ask.frame.id(), None);
+        self.settle_answered(&ask, &by, result, answer, Some(conn));
+    }
+
+    /// Whether a result (JSON text) would settle an open question.
+    ///
+    /// # Errors
+    /// Why it would not.
+    pub fn may_answer(&self, interaction: &str, result: &str) -> Result<(), NoAnswer> {
+        let ask = self.asks.values().find(|ask| ask.interaction == interaction);
+        let ask = ask.ok_or(NoAnswer::NotOpen)?;
+        if is_answer(&ask.frame, result) { Ok(()) } else { Err(NoAnswer::NotOffered) }
+    }
+
+    /// A person answers without taking part; what [`Session::may_answer`] refuses changes nothing.
+    pub(super) fn decide(&mut self, decision: &Decision) {
+        if self.may_answer(&decision.interaction, &decision.result).is_err() {
+            return;
+        }
+        self.active();
+        let found = self.asks.iter().find(|(_, ask)| ask.interaction == decision.interaction);
+        let Some(hop) = found.map(|(hop, _)| hop.clone()) else { return };
+        let Some(ask) = self.asks.remove(&hop) else { return };
+        let answer = Frame::success(ask.frame.id().unwrap_or("null"), &decision.result);
+        self.settle_answered(&ask, &decision.by, &decision.result, answer, None);
+    }
+
+    /// Records an answer, gives it to the agent and withdraws the question elsewhere.
+    fn settle_answered(
+        &mut self,
+        ask: &Ask,
+        by: &Value,
+        result: &str,
+        answer: bytes::Bytes,
+        but: Option<ConnId>,
+    ) {
         let data = format!(
-            r#"{{"interaction":{},"outcome":"answered","by":{by},"answer":{}}}"#,
+            r#"{{"interaction":{},"outcome":"answered","by":{by},"answer":{result}}}"#,
             quote(&ask.interaction),
-            frame.result().unwrap_or("null"),
         );
         self.append(Kind::InteractionSettled, None, bytes::Bytes::from(data));
         self.out.push(Effect::Sync);
-        self.settle_owed(&ask.hop, frame.spliced(ask.frame.id(), None));
-        self.withdraw(&ask, Some(conn));
+        self.settle_owed(&ask.hop, answer);
+        self.withdraw(ask, but);
+    }
+
+    /// A client answered with what was not offered. It has no more to answer; a person at it would
+    /// wait in vain if nothing said so.
+    fn tell_not_offered(&mut self, conn: ConnId, hop: &str) {
+        let Some(ask) = self.asks.get(hop) else { return };
+        let text = format!(
+            "This answer was not one that the agent offered; the question is still open. \
+             Answer it with `frontdesk approve {0}` or `frontdesk deny {0}`",
+            ask.interaction
+        );
+        let meta = format!(r#""interaction":{}"#, quote(&ask.interaction));
+        let frame = crate::render::remark(&self.spelling(conn), &text, &meta);
+        self.tell(conn, frame);
+    }
+
+    /// The turn that runs is being cancelled, or was closed as cancelled and still runs at the
+    /// agent: what it asks is not for people any more.
+    fn is_cancelling(&self) -> bool {
+        match &self.turn {
+            Some(turn) => turn.cancelled_ms.is_some(),
+            None => self.stuck.is_some(),
+        }
     }
 
     /// The turn is being cancelled: the agent gets `cancelled` for each question now.
     pub(super) fn cancel_asks(&mut self) {
-        let asks = std::mem::take(&mut self.asks);
-        for ask in asks.into_values() {
-            self.settle(&ask, "cancelled", None);
-            let answer = cancelled_answer(&ask.frame);
-            self.out.push(Effect::Sync);
-            self.settle_owed(&ask.hop, answer);
-            self.withdraw(&ask, None);
-        }
+        let open: Vec<Box<str>> = self.asks.keys().cloned().collect();
+        open.iter().for_each(|hop| self.cancel_ask(hop));
     }
 
-    /// Nobody waits for an answer any more: clients are told, the agent is not.
-    pub(super) fn withdraw_all(&mut self) {
+    fn cancel_ask(&mut self, hop: &str) {
+        let Some(ask) = self.asks.remove(hop) else { return };
+        self.settle(&ask, "cancelled", None);
+        let answer = cancelled_answer(&ask.frame);
+        self.out.push(Effect::Sync);
+        self.settle_owed(&ask.hop, answer);
+        self.withdraw(&ask, None);
+    }
+
+    /// The turn that asked has ended: clients are told, and the agent gets its answers all the same,
+    /// unless its instance has ended.
+    pub(super) fn withdraw_all(&mut self, agent_is_there: bool) {
         let asks = std::mem::take(&mut self.asks);
         for ask in asks.into_values() {
             self.settle(&ask, "withdrawn", None);
-            self.out.push(Effect::Settle { hop: ask.hop.clone(), frame: None });
+            let frame = agent_is_there.then(|| cancelled_answer(&ask.frame));
+            self.out.push(Effect::Settle { hop: ask.hop.clone(), frame });
             self.withdraw(&ask, None);
         }
-        self.withdraw_passes();
+        self.withdraw_passes(agent_is_there);
     }
 
     /// The agent took its own question back; it still gets its one answer.
@@ -279,13 +369,10 @@ pub(super) fn hop_id(at: &Position) -> Box<str> {
     at.source.hop()
 }
 
-/// Whether a client's response answers the question. Words we do not know pass, so that newer
+/// Whether the result of a response answers the question. Words we do not know pass, so that newer
 /// clients can answer newer agents; a choice that was not offered does not.
-fn is_answer(question: &Frame, answer: &Frame) -> bool {
-    let Some(result) = answer.result().and_then(|text| serde_json::from_str::<Value>(text).ok())
-    else {
-        return false;
-    };
+fn is_answer(question: &Frame, result: &str) -> bool {
+    let Ok(result) = serde_json::from_str::<Value>(result) else { return false };
     if &*question.method == "elicitation/create" {
         return result.get("action").is_some();
     }

@@ -178,11 +178,11 @@ impl Session {
             let id = &asked.request_id;
             let frame = match (&*told.outcome, told.answer) {
                 ("answered", Some(answer)) => Some(Frame::success(id, answer.get())),
-                ("cancelled", _) => asked.frame().as_ref().map(cancelled_answer),
                 _ if told.reason.as_deref() == Some(BY_AGENT) => {
                     let error = WireError::new(Code::Cancelled, "Request cancelled");
                     Some(Frame::failure(id, &error.to_json()))
                 }
+                ("cancelled" | "withdrawn", _) => asked.frame().as_ref().map(cancelled_answer),
                 _ => None,
             };
             self.out.push(Effect::Settle { hop: asked.hop.into(), frame });

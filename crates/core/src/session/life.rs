@@ -336,6 +336,7 @@ impl Session {
         if !starting && phase != Phase::Live {
             return;
         }
+        self.withdraw_all(false);
         let native = self.native().to_owned();
         let text = format!("the agent's instance that ran this session ended: {why}");
         let error = WireError::new(Code::InstanceEnded, text)
@@ -347,7 +348,6 @@ impl Session {
                 .with_data(json!({ "sessionId": spelled, "instance": self.facts.instance }));
             self.close_turn("failed", Err(&error));
         }
-        self.withdraw_all();
         self.fail_forwards(&error);
         self.stuck = None;
         self.terminals.clear();

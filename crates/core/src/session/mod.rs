@@ -35,13 +35,14 @@ use serde_json::{Value, json};
 use crate::envelope::{Frame, quote};
 use crate::errors::WireError;
 use crate::fold::View;
-use crate::ids::{ConnId, Seq};
+use crate::ids::{ConnId, Key, Seq};
 use crate::lease::{Lease, Phase, Place};
 use crate::limits::Limits;
 use crate::record::{Kind, RECORD_VERSION, Record, Source};
 use crate::render::{Audience, Renderer, Shown, respell};
 use crate::status::State;
 use asks::Ask;
+pub use asks::{Decision, NoAnswer};
 use carried::Again;
 pub use carried::{Carried, Carry, SentRequest};
 pub use clients::{Attach, Client, How, Mark, Rejoin};
@@ -102,6 +103,8 @@ pub struct Session {
     stuck: Option<Stuck>,
     forwards: BTreeMap<Tag, Forward>,
     asks: BTreeMap<Box<str>, Ask>,
+    /// What the ids of its questions begin with.
+    ask_prefix: Box<str>,
     passes: BTreeMap<Box<str>, Pass>,
     terminals: BTreeMap<String, ConnId>,
     parked: VecDeque<Input>,
@@ -138,6 +141,7 @@ impl Session {
             stuck: None,
             forwards: BTreeMap::new(),
             asks: BTreeMap::new(),
+            ask_prefix: "ask_".into(),
             passes: BTreeMap::new(),
             terminals: BTreeMap::new(),
             parked: VecDeque::new(),
@@ -153,6 +157,13 @@ impl Session {
             again: None,
             out: Vec::new(),
         }
+    }
+
+    /// Has the ids of its questions name the session, so that none means another session's.
+    #[must_use]
+    pub fn with_key(mut self, key: Key) -> Self {
+        self.ask_prefix = crate::question::prefix_of(key).into();
+        self
     }
 
     /// Takes one input and says what must happen, in order.
@@ -185,6 +196,7 @@ impl Session {
             Input::Cancel { conn } => self.cancel(conn),
             Input::CancelRequest { conn, id } => self.cancel_request(conn, &id),
             Input::Answer { conn, hop, frame } => self.client_answer(conn, &hop, &frame),
+            Input::Decide(decision) => self.decide(&decision),
             Input::Close { conn, id, force } => self.close(conn, &id, force),
             // The agent's late answer, or its end, came first.
             Input::Unload { why: CloseWhy::Stuck } if self.stuck.is_none() => {}
@@ -302,9 +314,18 @@ impl Session {
         self.queue.len()
     }
 
-    /// Open questions: interaction id, method and params.
-    pub fn open_questions(&self) -> impl Iterator<Item = (&str, &Frame)> {
-        self.asks.values().map(|ask| (ask.interaction.as_str(), &ask.frame))
+    /// Open questions: interaction id, method and params, and the clients that are being asked.
+    pub fn open_questions(&self) -> impl Iterator<Item = (&str, &Frame, Vec<&Client>)> {
+        self.asks.values().map(|ask| {
+            let asked = ask.asked.iter().filter_map(|conn| self.clients.get(conn));
+            (ask.interaction.as_str(), &ask.frame, asked.map(|it| &it.client).collect())
+        })
+    }
+
+    /// Whether a client's answer under this id is waited for.
+    #[must_use]
+    pub fn is_asked(&self, hop: &str) -> bool {
+        self.asks.contains_key(hop) || self.passes.contains_key(hop)
     }
 
     /// Whether nothing holds the machine in memory: cold, nobody attached, nothing owed.

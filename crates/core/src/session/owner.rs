@@ -31,7 +31,11 @@ impl Session {
 
     /// A place that may have the session was asked.
     pub(super) fn probed(&mut self, at: &Place, probe: Probe) {
+        let was = self.phase();
         self.lease.probed(at, probe);
+        if was == Phase::Suspect && self.phase() == Phase::Cold {
+            self.out.push(Effect::LetGo { at: at.clone() });
+        }
         self.note_certainty();
     }
 
@@ -77,7 +81,7 @@ impl Session {
         self.cancel_turn();
         self.close_turn("cancelled", Ok(()));
         self.cancel_asks();
-        self.withdraw_passes();
+        self.withdraw_passes(true);
         self.stuck = None;
         self.fail_forwards(&WireError::new(
             Code::InstanceEnded,

@@ -181,9 +181,12 @@ impl Session {
         }
     }
 
-    pub(super) fn withdraw_passes(&mut self) {
+    pub(super) fn withdraw_passes(&mut self, agent_is_there: bool) {
         for (hop, pass) in std::mem::take(&mut self.passes) {
-            self.out.push(Effect::Settle { hop: hop.clone(), frame: None });
+            let id = pass.frame.id().unwrap_or("null");
+            let error = WireError::new(Code::Cancelled, "Request cancelled");
+            let frame = agent_is_there.then(|| Frame::failure(id, &error.to_json()));
+            self.out.push(Effect::Settle { hop: hop.clone(), frame });
             self.out.push(Effect::Forget { conn: pass.current, hop: hop.clone() });
             self.tell(pass.current, cancel_frame(&hop));
         }

@@ -1,5 +1,6 @@
 //! The session machine: scenarios by hand, and a model that plays everybody at random.
 
+mod answers;
 mod carried;
 mod carry;
 mod keep;
@@ -162,6 +163,7 @@ fn words(effects: &[Effect]) -> Vec<String> {
             Effect::CancelSent(_) => "cancel-sent".into(),
             Effect::Open { .. } => "open".into(),
             Effect::Shut { why } => format!("shut {}", why.as_str()),
+            Effect::LetGo { .. } => "let-go".into(),
             Effect::EndStuck => "end-stuck".into(),
             Effect::Joined { .. } => String::new(),
             Effect::Left { conn } => format!("left {conn}"),

@@ -191,7 +191,7 @@ impl Session {
             r#"{{"turn":{},"outcome":"{outcome}","stopReason":{stop},"{name}":{body}}}"#,
             quote(&turn.turn),
         );
-        self.withdraw_all();
+        self.withdraw_all(true);
         self.append(Kind::TurnEnded, src, bytes::Bytes::from(data));
         self.out.push(Effect::Sync);
         self.tell_turn(turn.conn, outcome, stop_word.as_deref());
@@ -228,7 +228,7 @@ impl Session {
     /// Ends the running turn without the agent's word and answers its prompt.
     pub(super) fn close_turn(&mut self, outcome: &str, answer: Result<(), &WireError>) {
         let Some(turn) = self.turn.take() else { return };
-        self.withdraw_all();
+        self.withdraw_all(true);
         self.record_ending(&turn.turn, outcome, answer.err());
         self.out.push(Effect::Sync);
         self.tell_turn(turn.conn, outcome, None);

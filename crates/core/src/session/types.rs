@@ -6,6 +6,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::asks::Decision;
 use super::clients::{Attach, How, Mark, Rejoin};
 use super::made::{Born, By, Rename};
 use super::why::{CloseWhy, StartFailure};
@@ -155,6 +156,8 @@ pub enum Input {
         /// The answer.
         frame: Frame,
     },
+    /// Somebody who need not take part answers an open question.
+    Decide(Box<Decision>),
     /// `session/close`.
     Close {
         /// Who.
@@ -323,6 +326,7 @@ impl Input {
             | Self::Cancel { .. }
             | Self::CancelRequest { .. }
             | Self::Answer { .. }
+            | Self::Decide(_)
             | Self::Stop { .. }
             | Self::Born(_)
             | Self::Copied { .. }
@@ -457,6 +461,11 @@ pub enum Effect {
     Shut {
         /// Why.
         why: CloseWhy,
+    },
+    /// Whoever might have had the session has said that it does not: its claim is free.
+    LetGo {
+        /// Where.
+        at: Place,
     },
     /// A cancelled turn never ended at the agent: have the session unloaded (`Input::Unload`), unless
     /// another session of its instance has a turn.

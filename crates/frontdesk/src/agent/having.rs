@@ -1,6 +1,7 @@
 //! Which sessions an instance may have although nobody is routed to it: those that its agent could not
 //! be told to let go, and those that it was asked to open and has not answered for.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use frontdesk_core::errors::WireError;
@@ -14,7 +15,12 @@ impl Instance {
     /// Where it is, for leases.
     #[must_use]
     pub fn place(&self) -> Place {
-        Place::Instance(self.id.to_string())
+        let id = self.id.to_string();
+        match id.rsplit_once('-').filter(|_| self.url.is_some()) {
+            // Each connection is an instance; what its id begins with is the address's own name here.
+            Some((address, _)) => Place::Url(address.to_owned()),
+            None => Place::Instance(id),
+        }
     }
 
     /// The agent could not be told to let this session go: only this instance may open it again
@@ -47,8 +53,8 @@ impl Instance {
 
     /// The sessions that it may still have, by the agent's ids.
     #[must_use]
-    pub fn kept(&self) -> Vec<String> {
-        lock(&self.shared).kept.keys().map(|native| native.to_string()).collect()
+    pub fn kept(&self) -> BTreeSet<Box<str>> {
+        lock(&self.shared).kept.keys().map(|native| Box::from(&**native)).collect()
     }
 
     /// What it has sent for a session that it may still have and that is not its own any more.

@@ -37,6 +37,9 @@ pub struct Instance {
     pub id: InstanceId,
     /// The agent's entry.
     pub agent: Arc<AgentConfig>,
+    /// The address it was reached at, where it is a connection and no process of ours. As
+    /// configured: it may hold secrets.
+    pub url: Option<Arc<str>>,
     /// When it was started.
     pub since: Timestamp,
     /// The agent's process, where known.
@@ -162,6 +165,8 @@ pub struct Parts {
     pub id: InstanceId,
     /// See [`Instance::agent`].
     pub agent: Arc<AgentConfig>,
+    /// See [`Instance::url`].
+    pub url: Option<Arc<str>>,
     /// See [`Instance::pid`].
     pub pid: Option<u32>,
     /// See [`Instance::cwd`].
@@ -203,12 +208,13 @@ impl Instance {
     /// An instance whose holder has said hello.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { id, agent, pid, cwd, greeting, link, ledger, limits, .. } = parts;
+        let Parts { id, agent, url, pid, cwd, greeting, link, ledger, limits, .. } = parts;
         let Parts { data_dir, run_dir, paused, before, .. } = parts;
         let kept = before.kept.iter().map(|native| (Arc::from(&**native), 0)).collect();
         Self {
             id,
             agent,
+            url,
             since: before.since.unwrap_or_else(Timestamp::now),
             pid,
             cwd,

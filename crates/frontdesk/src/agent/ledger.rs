@@ -102,6 +102,17 @@ impl Ledger {
         Ok(ledger)
     }
 
+    /// A ledger that no later daemon will read: that of an instance behind a url, whose connection
+    /// ends with this one.
+    ///
+    /// # Errors
+    /// If the null device cannot be opened.
+    pub fn unkept() -> io::Result<Self> {
+        let path = PathBuf::from("/dev/null");
+        let file = open(&path, false)?;
+        Ok(Self { cut_at: u64::MAX, ..Self::over(path, file, 0) })
+    }
+
     /// Goes on with the ledger of a carried instance; `accepted` is the last input its holder has.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! The daemon's end of a holder: starts it or finds it again, sends frames, receives lines.
+//! The daemon's end of a holder: starts it or finds it again, sends frames, receives lines. And, in
+//! [`url`], the same towards an agent that runs already and is reached by its address.
 //!
 //! An instance's lane owns the [`LinkReceiver`]; everybody who speaks to the agent has a clone of
 //! the [`LinkSender`]. There is no task in between: a frame is written by the call that sends it,
@@ -9,7 +10,9 @@ mod outbox;
 mod receiver;
 #[cfg(test)]
 mod tests;
+mod url;
 
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -29,12 +32,16 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-pub use crate::hold::claim::{ClaimOutcome, look as look_at_claim};
+pub use crate::hold::claim::{
+    ClaimOutcome, look as look_at_claim, remove_stale as remove_stale_claims,
+};
 use crate::hold::record::SOCKET_FILE;
 pub use crate::hold::{FailKind, HolderSpec};
 use crate::hold::{Order, Report};
 use outbox::{ClaimAnswer, Shared, UNACKED_BYTES_MAX};
-pub use receiver::{DEAD_WORD, LinkReceiver};
+pub use receiver::DEAD_WORD;
+use receiver::HolderReceiver;
+pub use url::{UrlClaims, UrlError};
 
 /// Longest report of a starting holder, in bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
@@ -53,6 +60,11 @@ pub struct Link {
 }
 
 impl Link {
+    fn holder(hello: Hello, shared: Arc<Shared>, receiver: HolderReceiver) -> Self {
+        let (sender, receiver) = (LinkSender::Holder(shared), LinkReceiver::Holder(receiver));
+        Self { hello, sender, receiver }
+    }
+
     /// The two ways.
     #[must_use]
     pub fn split(self) -> (LinkSender, LinkReceiver) {
@@ -101,6 +113,8 @@ pub enum LinkEvent {
     /// The holder is gone, or does not speak the protocol, without having said [`LinkEvent::Gone`]:
     /// the agent is being killed by the kernel. `proc::end_recorded` proves it.
     HolderLost,
+    /// The connection to a url is over, and why. The agent may have its sessions all the same.
+    Closed(String),
 }
 
 /// Why something with a holder failed.
@@ -148,6 +162,12 @@ pub enum LinkError {
     /// The holder is gone.
     #[error("failed to reach the holder: it is gone")]
     HolderLost,
+    /// The connection to a url is over.
+    #[error("failed to reach the agent: the connection is over")]
+    UrlLost,
+    /// A frame that no text message can hold.
+    #[error("failed to send a frame: it is no UTF-8")]
+    NoText,
     /// The holder did not answer in time.
     #[error("failed to get an answer of the holder within {ANSWER_MS} ms")]
     NoAnswer,
@@ -256,7 +276,7 @@ pub async fn reconnect(
     if hello.out_start > from_offset {
         return Err(LinkError::Trimmed { wanted: from_offset, start: hello.out_start });
     }
-    Ok(Link { hello, sender: LinkSender { shared }, receiver })
+    Ok(Link::holder(hello, shared, receiver))
 }
 
 /// A holder that has said where it stands and sends no output yet.
@@ -265,7 +285,7 @@ pub struct Met {
     /// Its greeting.
     pub hello: Hello,
     shared: Arc<Shared>,
-    receiver: LinkReceiver,
+    receiver: HolderReceiver,
 }
 
 /// Connects to a holder of an earlier daemon and hears its greeting.
@@ -287,7 +307,7 @@ impl Met {
         let from_offset = hello.out_start;
         receiver.begin_at(from_offset);
         shared.push(&ToHolder::Attach { version: VERSION, from_offset });
-        Link { hello, sender: LinkSender { shared }, receiver }
+        Link::holder(hello, shared, receiver)
     }
 }
 
@@ -295,7 +315,7 @@ async fn connect(
     run_dir: &Path,
     from_offset: u64,
     limits: &Limits,
-) -> Result<(Arc<Shared>, LinkReceiver), LinkError> {
+) -> Result<(Arc<Shared>, HolderReceiver), LinkError> {
     let path = run_dir.join(SOCKET_FILE);
     let stream = UnixStream::connect(&path)
         .await
@@ -304,55 +324,126 @@ async fn connect(
     // A spool that is full of handled output would never be read on.
     let ack_step = UNACKED_BYTES_MAX.min(limits.output_spool_bytes / 2);
     let shared = Arc::new(Shared::new(writer, ack_step));
-    let receiver = LinkReceiver::new(reader, Arc::clone(&shared), from_offset, limits.frame_bytes);
+    let receiver =
+        HolderReceiver::new(reader, Arc::clone(&shared), from_offset, limits.frame_bytes);
     Ok((shared, receiver))
 }
 
-async fn hear_greeting(receiver: &mut LinkReceiver) -> Result<Hello, LinkError> {
+async fn hear_greeting(receiver: &mut HolderReceiver) -> Result<Hello, LinkError> {
     timeout(Duration::from_millis(ANSWER_MS), receiver.greeting())
         .await
         .map_err(|_| LinkError::NoAnswer)?
 }
 
+/// Connects to an agent that runs already, at a `ws://` address with these headers. Sessions are
+/// claimed in `claims`, which outlive the connection.
+///
+/// # Errors
+/// If there is no connection within `url_connect_ms`.
+pub async fn reach(
+    url: &str,
+    headers: &BTreeMap<String, String>,
+    claims: UrlClaims,
+    limits: &Limits,
+) -> Result<(LinkSender, LinkReceiver), UrlError> {
+    let (shared, receiver) = url::connect(url, headers, claims, limits).await?;
+    Ok((LinkSender::Url(shared), LinkReceiver::Url(Box::new(receiver))))
+}
+
+/// The way from an agent.
+#[derive(Debug)]
+pub enum LinkReceiver {
+    /// Through its holder.
+    #[expect(private_interfaces, reason = "the inside of a link")]
+    Holder(HolderReceiver),
+    /// By its address.
+    #[expect(private_interfaces, reason = "the inside of a link")]
+    Url(Box<url::Receiver>),
+}
+
+impl LinkReceiver {
+    /// Waits for events and appends all that are there; `false` when there will be none any more.
+    /// Dropping the future loses nothing.
+    pub async fn next_batch(&mut self, out: &mut Vec<LinkEvent>) -> bool {
+        match self {
+            Self::Holder(holder) => holder.next_batch(out).await,
+            Self::Url(url) => url.next_batch(out).await,
+        }
+    }
+
+    /// The word of how the first process ended, where the end of its output came first; `None` if
+    /// there is none in time, or it is no process of ours. What else comes meanwhile is put into
+    /// the queue. `lives` tells whether the process is there.
+    pub async fn exit_word(
+        &mut self,
+        queue: &mut VecDeque<LinkEvent>,
+        lives: impl Fn() -> bool,
+    ) -> Option<Exit> {
+        match self {
+            Self::Holder(holder) => holder.exit_word(queue, lives).await,
+            Self::Url(_) => None,
+        }
+    }
+}
+
 /// The way to an agent. Clones share one queue.
 #[derive(Clone, Debug)]
-pub struct LinkSender {
-    shared: Arc<Shared>,
+pub enum LinkSender {
+    /// Through its holder.
+    #[expect(private_interfaces, reason = "the inside of a link")]
+    Holder(Arc<Shared>),
+    /// By its address.
+    #[expect(private_interfaces, reason = "the inside of a link")]
+    Url(Arc<url::Shared>),
 }
 
 impl LinkSender {
     /// Sends one frame, without a line end and without a line feed inside. Numbers grow with each
     /// frame over the life of the instance, so calls must be made in order: by one task at a time.
     ///
-    /// It waits while 1 MiB is queued that the holder has not read. [`LinkEvent::Accepted`] tells
-    /// that the frame is safe. Dropping the future sends the frame whole or not at all.
+    /// It waits while 1 MiB is queued that the other side has not read. [`LinkEvent::Accepted`]
+    /// tells that the frame is safe in the holder's spool, or written to the agent's socket.
+    /// Dropping the future sends the frame whole or not at all.
     ///
     /// # Errors
-    /// If the holder is gone, or the number is not higher than the last one.
+    /// If the other side is gone, or the number is not higher than the last one.
     pub async fn send(&self, number: u64, frame: Bytes) -> Result<(), LinkError> {
-        self.shared.send(number, frame).await
+        match self {
+            Self::Holder(shared) => shared.send(number, frame).await,
+            Self::Url(shared) => shared.send(number, frame).await,
+        }
     }
 
     /// Tells the holder that output before `offset` is not needed any more: with the next frame, or
     /// when 64 KiB have come together, or at once behind [`LinkEvent::Eof`]. It never waits.
     pub fn ack(&self, offset: u64) {
-        self.shared.ack(offset);
+        if let Self::Holder(shared) = self {
+            shared.ack(offset);
+        }
     }
 
-    /// Closes the agent's input: a polite agent saves and ends. It never waits.
+    /// Closes the agent's input: a polite agent saves and ends. It never waits. A url is
+    /// disconnected.
     pub fn close_input(&self) {
-        self.shared.push(&ToHolder::CloseInput);
+        match self {
+            Self::Holder(shared) => shared.push(&ToHolder::CloseInput),
+            Self::Url(shared) => shared.disconnect(),
+        }
     }
 
     /// Ends the agent and all it started, `term_ms` milliseconds between TERM and KILL.
-    /// [`LinkEvent::Gone`] tells that it is done; then the holder leaves. It never waits.
+    /// [`LinkEvent::Gone`] tells that it is done; then the holder leaves. It never waits. A url is
+    /// disconnected, which [`LinkEvent::Closed`] tells, and nothing is ended.
     pub fn stop(&self, term_ms: u64) {
         let term_ms = u32::try_from(term_ms).unwrap_or(u32::MAX);
-        self.shared.push(&ToHolder::Stop { term_ms });
+        match self {
+            Self::Holder(shared) => shared.push(&ToHolder::Stop { term_ms }),
+            Self::Url(shared) => shared.disconnect(),
+        }
     }
 
-    /// Locks the claim file `name` in the holder, with `info` in it for others to read. The
-    /// receiver must be polled meanwhile.
+    /// Locks the claim file `name` in the holder, or for a url in this process, with `info` in it
+    /// for others to read. The receiver must be polled meanwhile.
     ///
     /// # Errors
     /// If the claim could neither be made nor be found held, or the holder is gone.
@@ -362,7 +453,11 @@ impl LinkSender {
                 return Err(LinkError::ClaimTooLong(text.len()));
             }
         }
-        match self.ask(name, &ToHolder::Claim { name, info }).await? {
+        let shared = match self {
+            Self::Holder(shared) => shared,
+            Self::Url(shared) => return shared.claim(name, info).await,
+        };
+        match ask(shared, name, &ToHolder::Claim { name, info }).await? {
             ClaimAnswer::Claimed => Ok(ClaimOutcome::Claimed),
             ClaimAnswer::Held(info) => Ok(ClaimOutcome::Held(info)),
             ClaimAnswer::Failed(reason) => Err(LinkError::Claim(reason)),
@@ -370,8 +465,8 @@ impl LinkSender {
         }
     }
 
-    /// Frees the claim file `name`. One that is not this holder's is left alone. The receiver must
-    /// be polled meanwhile.
+    /// Frees the claim file `name`. One that is not ours is left alone. The receiver must be polled
+    /// meanwhile.
     ///
     /// # Errors
     /// If the holder is gone, which frees its claims too.
@@ -379,15 +474,27 @@ impl LinkSender {
         if name.len() > CLAIM_NAME_BYTES_MAX {
             return Err(LinkError::ClaimTooLong(name.len()));
         }
-        self.ask(name, &ToHolder::Release { name }).await.map(|_| ())
-    }
-
-    async fn ask(&self, name: &str, question: &ToHolder<'_>) -> Result<ClaimAnswer, LinkError> {
-        let (answer, answered) = oneshot::channel();
-        self.shared.ask(name, answer, question);
-        match timeout(Duration::from_millis(ANSWER_MS), answered).await {
-            Ok(answer) => answer.map_err(|_| LinkError::HolderLost),
-            Err(_) => Err(LinkError::NoAnswer),
+        match self {
+            Self::Holder(shared) => {
+                ask(shared, name, &ToHolder::Release { name }).await.map(|_| ())
+            }
+            Self::Url(shared) => {
+                shared.release(name);
+                Ok(())
+            }
         }
+    }
+}
+
+async fn ask(
+    shared: &Arc<Shared>,
+    name: &str,
+    question: &ToHolder<'_>,
+) -> Result<ClaimAnswer, LinkError> {
+    let (answer, answered) = oneshot::channel();
+    shared.ask(name, answer, question);
+    match timeout(Duration::from_millis(ANSWER_MS), answered).await {
+        Ok(answer) => answer.map_err(|_| LinkError::HolderLost),
+        Err(_) => Err(LinkError::NoAnswer),
     }
 }

@@ -6,6 +6,7 @@
 //! the recorded one.
 
 mod ended;
+mod left;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ use nix::unistd::{Pid, getuid};
 
 pub use ended::{EndError, Ended, How, end_recorded, recorded_holder};
 pub use frontdesk_core::hold::{MARK, ProcessId};
+pub use left::{all_marked, instance_names, traces};
 
 /// What `/proc/PID/stat` says of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

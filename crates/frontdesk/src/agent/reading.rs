@@ -75,6 +75,11 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
                     instance.kill();
                     instance.gone.send_replace(true);
                 }
+                LinkEvent::Closed(why) => {
+                    end(&instance, &why, &exit).await;
+                    // Of the connection; what the agent has it has.
+                    instance.gone.send_replace(true);
+                }
                 LinkEvent::HolderLost => {
                     end(&instance, "its holder is gone", &exit).await;
                     prove_gone(&instance).await;
@@ -380,17 +385,20 @@ async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
     if instance.has_ended().is_some() {
         return;
     }
+    // Whoever is behind a url goes on without us.
+    let proven = instance.url.is_none();
     let detail = json!({ "exit": exit, "stderrTail": stderr_tail(instance) });
     let why = if exit.is_null() { why.to_owned() } else { format!("{why} ({exit})") };
     tracing::info!(instance = %instance.id, agent = %instance.agent.name, why, "an instance has ended");
-    instance.ended.send_replace(Some(Ended {
-        why: why.clone(),
-        detail: detail.clone(),
-        proven: true,
-    }));
+    instance.ended.send_replace(Some(Ended { why: why.clone(), detail: detail.clone(), proven }));
     let (pending, routes) = {
         let mut shared = lock(&instance.shared);
-        (std::mem::take(&mut shared.pending), std::mem::take(&mut shared.routes))
+        let routes = std::mem::take(&mut shared.routes);
+        if instance.url.is_some() {
+            // Whoever is behind the url may have them all the same.
+            shared.kept.extend(routes.keys().map(|native| (native.clone(), 0)));
+        }
+        (std::mem::take(&mut shared.pending), routes)
     };
     let error = instance.ended_error();
     for pending in pending.into_values() {
@@ -402,7 +410,7 @@ async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
         }
     }
     for route in routes.into_values() {
-        let ended = Input::Ended { why: why.clone(), detail: detail.clone(), proven: true };
+        let ended = Input::Ended { why: why.clone(), detail: detail.clone(), proven };
         route.lane.send(LaneMsg::Ended { instance: instance.id.clone(), input: ended }).await;
     }
 }

@@ -88,8 +88,8 @@ impl Question {
         }
         out.remark(
             DIM,
-            "  there is no terminal to ask on; the question waits. Answer it in another client of \
-             this session, such as an editor that opened it through `frontdesk acp`",
+            "  there is no terminal to ask on; the question waits. Answer it with `frontdesk approve` \
+             or `frontdesk deny` (`frontdesk pending` lists it), or in another client of this session",
         );
     }
 

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::paths::Paths;
+use crate::shim::daemon::{DaemonProcess, daemon_of};
 
 /// Messages read ahead of the command.
 const QUEUE_MESSAGES_MAX: usize = 64;
@@ -120,6 +121,9 @@ pub(crate) enum ClientError {
     /// Reading or writing failed.
     #[error("failed to talk to the daemon: {0}")]
     Io(#[from] io::Error),
+    /// A daemon is there and does not say a word.
+    #[error("{0}")]
+    Silent(String),
     /// No answer in time.
     #[error("failed to get an answer to {method} within {seconds} s")]
     Timeout {
@@ -236,7 +240,7 @@ impl Client {
         } else {
             json!({})
         };
-        client.call(
+        let greeted = client.call(
             "initialize",
             &json!({
                 "protocolVersion": 1,
@@ -244,8 +248,14 @@ impl Client {
                 "clientInfo": { "name": "frontdesk-cli", "version": env!("CARGO_PKG_VERSION") },
             }),
             Duration::from_millis(HANDSHAKE_MS_MAX),
-        )?;
-        Ok(client)
+        );
+        match greeted {
+            Ok(_) => Ok(client),
+            Err(ClientError::Timeout { seconds, .. }) => {
+                Err(ClientError::Silent(silent(seconds, daemon_of(paths))))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The queue's entrance, for other threads that have something to say to the command.
@@ -370,6 +380,22 @@ impl Drop for Client {
         // Wakes the reading thread, which holds the other half.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
+}
+
+/// Which daemon it is that does not answer, and what to type.
+fn silent(seconds: u64, daemon: Option<DaemonProcess>) -> String {
+    let Some(DaemonProcess { pid, is_stopped }) = daemon else {
+        return format!("failed to get a word from the daemon within {seconds} s");
+    };
+    let what = if is_stopped {
+        format!("it is stopped (SIGSTOP); let it go on with `kill -CONT {pid}`")
+    } else {
+        "it may be busy, or hang; try again".to_owned()
+    };
+    format!(
+        "failed to get a word from the daemon, pid {pid}, within {seconds} s: {what}, or end it with \
+         `kill -KILL {pid}`: agents and their turns go on, and the next daemon takes them over"
+    )
 }
 
 /// The outcome of a response frame.

@@ -1,7 +1,6 @@
 //! The part of `frontdesk doctor` that looks at what is stored: journals, commit log, snapshots,
 //! parameters and claim files; and `--repair`. Looking changes nothing.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 use super::doctor::{Finding, Verdict, finding};
 use super::time::plural;
 use super::{Exit, Failure, Shell, out};
+use crate::hold::claim::{claims_dir, locked_inodes};
 use crate::log::{self, Checked, Found, Snapshot, What};
 
 /// Journals between two signs of progress.
@@ -212,7 +212,7 @@ fn params(folder: &Path) -> Option<Finding> {
 
 /// Claim files: one that is locked has to say by whom.
 fn claims() -> Option<Finding> {
-    let folder = crate::hold::claim::claims_dir(|name| std::env::var_os(name)).ok()?;
+    let folder = claims_dir(|name| std::env::var_os(name)).ok()?;
     let locked = locked_inodes();
     let (mut held, mut silent) = (0, Vec::new());
     for entry in fs::read_dir(&folder).ok()?.flatten() {
@@ -235,14 +235,6 @@ fn claims() -> Option<Finding> {
         silent.join(", ")
     );
     Some(finding("claims", Verdict::Warning, says))
-}
-
-/// The files that somebody has locked, as the kernel lists them: trying the locks would get in the
-/// way of who wants one.
-fn locked_inodes() -> BTreeSet<u64> {
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let inode = |line: &str| line.split_whitespace().nth(5)?.rsplit(':').next()?.parse().ok();
-    locks.lines().filter_map(inode).collect()
 }
 
 /// `doctor --repair`: writes damaged journals anew, all of them or the one whose key begins so.

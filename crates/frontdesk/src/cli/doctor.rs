@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use frontdesk_core::sweep::Holder;
 use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -13,7 +14,10 @@ use super::out::{BAD, BOLD, DIM, GOOD, WANTED};
 use super::table::{fixed, flexible, lay_out};
 use super::wire::{self, Agent, Check, Info};
 use super::{Exit, Failure, Shell, damage, stop, text, time};
+use crate::agent::proc;
 use crate::config::{self, AgentConfig, Config};
+use crate::paths::Paths;
+use crate::serve;
 
 /// Longest path a unix socket may have on Linux, in bytes. Instances' sockets lie deeper than the
 /// daemon's and need the difference.
@@ -90,6 +94,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
         findings.extend(unit(info.pid));
     }
     findings.extend(lingering());
+    findings.extend(leftovers(&shell.paths, info.is_none() && !may_run));
     let stored = damage::look(shell, may_run);
     findings.extend(stored.findings);
     if args.json {
@@ -307,6 +312,30 @@ fn daemon(info: Option<&Info>, shell: &Shell) -> Finding {
         return finding("daemon", Verdict::Warning, says);
     }
     finding("daemon", Verdict::Good, says)
+}
+
+/// What runs and no daemon has. What a living daemon finds itself, it sweeps up itself.
+fn leftovers(paths: &Paths, is_alone: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let names = proc::instance_names(&paths.instances(), &paths.spools()).unwrap_or_default();
+    let waits = |name: &&String| {
+        let traces = proc::traces(&paths.instances().join(name), name, false);
+        traces.is_ok_and(|traces| traces.holder == Holder::Lives || traces.is_marked)
+    };
+    let waiting = if is_alone { names.iter().filter(waits).count() } else { 0 };
+    if waiting > 0 {
+        let says = format!(
+            "{} without a daemon: a start goes on with what it can and ends the rest, `frontdesk stop --all` ends all",
+            time::plural(i64::try_from(waiting).unwrap_or(i64::MAX), "instance")
+        );
+        findings.push(finding("left", Verdict::Warning, says));
+    }
+    if let Ok(strays) = serve::find_strays(paths)
+        && let Some(says) = stop::stray_words(&strays)
+    {
+        findings.push(finding("left", Verdict::Warning, says));
+    }
+    findings
 }
 
 /// Whether systemd would kill the holders together with the daemon.

@@ -6,6 +6,7 @@
 
 mod acp;
 mod agents;
+mod approve;
 mod archive;
 mod ask;
 mod client;
@@ -14,6 +15,7 @@ mod completions;
 mod damage;
 mod delete;
 mod demo;
+mod deny;
 mod doctor;
 mod fork;
 mod interrupt;
@@ -22,6 +24,7 @@ mod ls;
 mod msp;
 mod new;
 mod out;
+mod pending;
 mod policy;
 mod prompt;
 mod reindex;
@@ -38,6 +41,8 @@ mod time;
 mod turn;
 mod wire;
 
+#[cfg(test)]
+mod answer_tests;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
@@ -109,6 +114,12 @@ enum Command {
     Log(log::Args),
     /// Send a prompt and stream the answer
     Prompt(prompt::Args),
+    /// List questions that wait for somebody, of all sessions
+    Pending(pending::Args),
+    /// Say yes to a question, or choose an answer
+    Approve(approve::Args),
+    /// Say no to a question
+    Deny(deny::Args),
     /// Give a session a name
     Rename(rename::Args),
     /// Make a session that begins with another one's history
@@ -144,6 +155,9 @@ impl Command {
             Self::Show(args) => args.json,
             Self::Log(args) => args.json,
             Self::Prompt(args) => args.json,
+            Self::Pending(args) => args.json,
+            Self::Approve(args) => args.json,
+            Self::Deny(args) => args.json,
             Self::Rename(args) => args.json,
             Self::Fork(args) => args.json,
             Self::Policy(args) => args.json,
@@ -365,6 +379,9 @@ fn run_in(command: &Command, shell: &mut Shell) -> Exit {
         Command::Show(args) => show::run(args, shell),
         Command::Log(args) => log::run(args, shell),
         Command::Prompt(args) => prompt::run(args, shell),
+        Command::Pending(args) => pending::run(args, shell),
+        Command::Approve(args) => approve::run(args, shell),
+        Command::Deny(args) => deny::run(args, shell),
         Command::Rename(args) => rename::run(args, shell),
         Command::Fork(args) => fork::run(args, shell),
         Command::Policy(args) => policy::run(args, shell),

@@ -9,7 +9,7 @@ use frontdesk_core::fold::ApprovalMode;
 use frontdesk_core::limits::Limits;
 
 use super::file::{Agent, File, Parsed, Places, nearest};
-use super::{AgentConfig, Config, ConfigError, DEMO, Warning};
+use super::{AgentConfig, Config, ConfigError, DEMO, Warning, reach};
 
 /// Sessions of one instance where the file does not say.
 const SESSIONS_PER_INSTANCE: u32 = 1;
@@ -21,8 +21,6 @@ const LONGEST_FRAME_BYTES: u64 = 1 << 30;
 const SHORTEST_FRAME_BYTES: u64 = 1 << 10;
 /// Longest agent name, in characters.
 const NAME_CHARS: usize = 64;
-/// Set in an agent's environment by its holder.
-const MARK: &str = "FRONTDESK_INSTANCE";
 
 /// Limits for which zero has a meaning: no grace, nothing kept, nothing remembered, no queue.
 const ZERO_IS_FINE: &[&str] = &[
@@ -33,8 +31,10 @@ const ZERO_IS_FINE: &[&str] = &[
     "stop_term_ms",
     "silent_orphan_ms",
     "holder_orphan_s",
+    "sweep_s",
     "drain_s",
     "spare_idle_s",
+    "probe_negative_ms",
     "list_fresh_ms",
     "list_wait_ms",
     "early_frames",
@@ -51,14 +51,15 @@ const ZERO_IS_FINE: &[&str] = &[
     "watched_folders",
 ];
 
-type Find<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
+pub(super) type Find<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
 
 /// What the agents of a file have in common.
-struct Common<'a> {
-    places: &'a Places,
-    find: Find<'a>,
+pub(super) struct Common<'a> {
+    pub(super) places: &'a Places,
+    pub(super) find: Find<'a>,
     exe: Option<&'a str>,
-    sessions_per_instance: u32,
+    /// The file's own, where it has one outside of tables.
+    sessions_per_instance: Option<u32>,
     idle_unload_s: u64,
     approval_mode: Option<ApprovalMode>,
 }
@@ -87,7 +88,7 @@ pub(super) fn build(
         places: &places,
         find,
         exe: exe.to_str(),
-        sessions_per_instance: file.sessions_per_instance.map_or(SESSIONS_PER_INSTANCE, Into::into),
+        sessions_per_instance: file.sessions_per_instance.map(Into::into),
         idle_unload_s: limits.idle_unload_s,
         approval_mode,
     };
@@ -214,7 +215,7 @@ fn agents(
     Ok(agents)
 }
 
-fn demo_command(common: &Common<'_>) -> Option<Vec<String>> {
+pub(super) fn demo_command(common: &Common<'_>) -> Option<Vec<String>> {
     Some(owned(&[common.exe?, "demo-agent"]))
 }
 
@@ -231,7 +232,8 @@ fn plain(
         env: BTreeMap::new(),
         cwd: None,
         urls: Vec::new(),
-        sessions_per_instance: common.sessions_per_instance,
+        headers: BTreeMap::new(),
+        sessions_per_instance: common.sessions_per_instance.unwrap_or(SESSIONS_PER_INSTANCE),
         idle_unload_s: common.idle_unload_s,
         approval_mode: common.approval_mode,
         asks: None,
@@ -257,16 +259,19 @@ fn agent(
         );
         return Err(places.invalid(&at(""), text));
     }
-    let (command, urls) = way(&name, &entry, common)?;
+    let (command, urls) = reach::way(&name, &entry, common)?;
     if let Some(program) = command.first() {
-        check_program(&name, program, &entry, common, warnings)?;
+        reach::check_program(&name, program, &entry, common, warnings)?;
     } else {
-        check_urls(&name, &urls, &entry, places, warnings)?;
+        reach::check_urls(&name, &urls, &entry, places, warnings)?;
     }
     if command.iter().any(|word| word.contains('\0')) {
         return Err(places.invalid(&at("command"), format!("agent `{name}`: a zero byte")));
     }
-    let env = environment(&name, entry.env, places)?;
+    let sessions_per_instance = sessions_max(&entry, !urls.is_empty(), common)
+        .map_err(|text| places.invalid(&at("sessions_per_instance"), text))?;
+    let env = reach::environment(&name, entry.env, places)?;
+    let headers = reach::headers(&name, entry.headers, !urls.is_empty(), places, warnings)?;
     if entry.cwd.as_ref().is_some_and(|cwd| !cwd.is_absolute()) {
         return Err(places.invalid(&at("cwd"), format!("agent `{name}`: `cwd` is no full path")));
     }
@@ -280,9 +285,8 @@ fn agent(
         env,
         cwd: entry.cwd,
         urls,
-        sessions_per_instance: entry
-            .sessions_per_instance
-            .map_or(common.sessions_per_instance, Into::into),
+        headers,
+        sessions_per_instance,
         idle_unload_s: idle(entry.idle_unload_s.map(Into::into), &at("idle_unload_s"), common)?,
         approval_mode: match entry.approval_mode {
             Some(word) => {
@@ -298,106 +302,15 @@ fn agent(
     })
 }
 
-/// How an entry reaches its agent: by command, by addresses, or as the known one of that name.
-fn way(
-    name: &str,
-    entry: &Agent,
-    common: &Common<'_>,
-) -> Result<(Vec<String>, Vec<String>), ConfigError> {
-    let invalid = |key: &str, text: &str| {
-        common.places.invalid(&["agents", name, key], format!("agent `{name}`: {text}"))
-    };
-    match (&entry.command, &entry.urls) {
-        (Some(_), Some(_)) => Err(invalid("urls", "it has both `command` and `urls`; keep one")),
-        (Some(command), None) if command.first().is_none_or(String::is_empty) => {
-            Err(invalid("command", "`command` has no program"))
-        }
-        (Some(command), None) => Ok((command.clone(), Vec::new())),
-        (None, Some(urls)) if urls.is_empty() => Err(invalid("urls", "`urls` is empty")),
-        (None, Some(urls)) => Ok((Vec::new(), urls.clone())),
-        (None, None) => {
-            let known = by_kind(name).map(|known| owned(known.command));
-            let demo = if name == DEMO { demo_command(common) } else { None };
-            let command = demo.or(known.filter(|command| !command.is_empty()));
-            let text = "it needs `command` or `urls`, since it is no agent that Frontdesk knows";
-            command.map(|command| (command, Vec::new())).ok_or_else(|| invalid("", text))
-        }
+/// How many sessions one instance may have. Whoever runs an agent behind an address knows best, so
+/// there is no limit there unless the file has one.
+fn sessions_max(entry: &Agent, has_urls: bool, common: &Common<'_>) -> Result<u32, String> {
+    match entry.sessions_per_instance.or(common.sessions_per_instance) {
+        None if has_urls => Ok(0),
+        None => Ok(SESSIONS_PER_INSTANCE),
+        Some(0) if !has_urls => Err("`sessions_per_instance` is 0; it has to be from 1, since only with `urls` there may be no limit".to_owned()),
+        Some(number) => Ok(number),
     }
-}
-
-fn check_program(
-    name: &str,
-    program: &str,
-    entry: &Agent,
-    common: &Common<'_>,
-    warnings: &mut Vec<Warning>,
-) -> Result<(), ConfigError> {
-    let key = ["agents", name, "command"];
-    if program.contains('/') && !Path::new(program).is_absolute() {
-        let text = format!("agent `{name}`: `{program}` is neither a full path nor a plain name");
-        return Err(common.places.invalid(&key, text));
-    }
-    if !entry.env.0.contains_key("PATH") && (common.find)(program).is_none() {
-        let text = format!("agent `{name}`: failed to find the program `{program}`");
-        warnings.push(common.places.warning(&key, text));
-    }
-    Ok(())
-}
-
-fn check_urls(
-    name: &str,
-    urls: &[String],
-    entry: &Agent,
-    places: &Places,
-    warnings: &mut Vec<Warning>,
-) -> Result<(), ConfigError> {
-    for (index, url) in urls.iter().enumerate() {
-        let rest = url.strip_prefix("ws://").or_else(|| url.strip_prefix("wss://"));
-        let has_host = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['/', '?']));
-        let is_clean = !url.chars().any(|c| c.is_whitespace() || c.is_control());
-        let shown = super::without_secrets(url);
-        let wrong = if !has_host || !is_clean {
-            Some(format!("`{shown}` is no address like ws://HOST:PORT/PATH"))
-        } else {
-            urls[..index].contains(url).then(|| format!("`{shown}` is there twice"))
-        };
-        if let Some(text) = wrong {
-            return Err(
-                places.invalid(&["agents", name, "urls"], format!("agent `{name}`: {text}"))
-            );
-        }
-    }
-    for (key, set) in [("env", !entry.env.0.is_empty()), ("cwd", entry.cwd.is_some())] {
-        if set {
-            let text =
-                format!("agent `{name}`: `{key}` has no effect, since `urls` starts nothing");
-            warnings.push(places.warning(&["agents", name, key], text));
-        }
-    }
-    Ok(())
-}
-
-fn environment(
-    name: &str,
-    env: super::file::Env,
-    places: &Places,
-) -> Result<BTreeMap<String, String>, ConfigError> {
-    for (key, value) in &env.0 {
-        let wrong = if key == MARK {
-            Some("is set by Frontdesk itself")
-        } else if key.is_empty() || key.contains(['=', '\0']) {
-            Some("is no name of an environment variable")
-        } else if value.contains('\0') {
-            Some("holds a zero byte")
-        } else {
-            None
-        };
-        if let Some(wrong) = wrong {
-            let text = format!("agent `{name}`: `{}` {wrong}", key.escape_debug());
-            return Err(places.invalid(&["agents", name, "env", key], text));
-        }
-    }
-    Ok(env.0)
 }
 
 /// The named quirks; a `!` in front takes one away.
@@ -470,7 +383,7 @@ fn default_agent(
     Err(places.invalid(&["default_agent"], text))
 }
 
-fn by_kind(name: &str) -> Option<&'static Known> {
+pub(super) fn by_kind(name: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|known| known.kind == name)
 }
 
@@ -479,6 +392,6 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-fn owned(words: &[&str]) -> Vec<String> {
+pub(super) fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }

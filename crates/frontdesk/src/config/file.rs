@@ -32,6 +32,7 @@ pub(super) const AGENT_KEYS: &[&str] = &[
     "env",
     "cwd",
     "urls",
+    "headers",
     "sessions_per_instance",
     "idle_unload_s",
     "approval_mode",
@@ -64,42 +65,46 @@ pub(super) struct Msp {
 #[serde(default)]
 pub(super) struct Agent {
     pub(super) command: Option<Vec<String>>,
-    pub(super) env: Env,
+    pub(super) env: Secrets,
     pub(super) cwd: Option<PathBuf>,
     pub(super) urls: Option<Vec<String>>,
-    pub(super) sessions_per_instance: Option<NonZeroU32>,
+    pub(super) headers: Secrets,
+    pub(super) sessions_per_instance: Option<u32>,
     pub(super) idle_unload_s: Option<NonZeroU64>,
     pub(super) approval_mode: Option<String>,
     pub(super) asks: Option<bool>,
     pub(super) quirks: Vec<String>,
 }
 
-/// Environment variables. Errors about them do not repeat a value: it may be a secret.
+/// Texts by name: environment variables, or headers of a request. Errors about them do not repeat a
+/// value: it may be a secret.
 #[derive(Default)]
-pub(super) struct Env(pub(super) BTreeMap<String, String>);
+pub(super) struct Secrets(pub(super) BTreeMap<String, String>);
 
-impl<'de> Deserialize<'de> for Env {
+impl<'de> Deserialize<'de> for Secrets {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Env;
+            type Value = Secrets;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a table of texts")
             }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Env, A::Error> {
-                let mut env = BTreeMap::new();
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Secrets, A::Error> {
+                let mut texts = BTreeMap::new();
                 while let Some((name, value)) = map.next_entry::<String, toml::Value>()? {
                     let toml::Value::String(value) = value else {
-                        let text =
-                            format!("the environment variable `{name}` is no text in quotes");
+                        let text = format!("the value of `{name}` is no text in quotes");
                         return Err(serde::de::Error::custom(text));
                     };
-                    env.insert(name, value);
+                    texts.insert(name, value);
                 }
-                Ok(Env(env))
+                Ok(Secrets(texts))
             }
-            fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<Env, E> {
-                Err(E::custom("`env` is a table: env = { NAME = \"value\" }"))
+            fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<Secrets, E> {
+                Err(E::custom("this is a table: { NAME = \"value\" }"))
             }
         }
         deserializer.deserialize_any(Visitor)

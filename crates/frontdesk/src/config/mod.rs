@@ -6,6 +6,7 @@
 
 mod build;
 mod file;
+mod reach;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -57,7 +58,10 @@ pub struct AgentConfig {
     pub cwd: Option<PathBuf>,
     /// WebSocket addresses of instances that already run.
     pub urls: Vec<String>,
-    /// Sessions that one instance of it may have loaded.
+    /// Headers of the request that opens a connection to one of `urls`. Never shown: values may be
+    /// secrets.
+    pub headers: BTreeMap<String, String>,
+    /// Sessions that one instance of it may have loaded; 0, with `urls` only, is no limit.
     pub sessions_per_instance: u32,
     /// Seconds without activity after which a session of it is unloaded.
     pub idle_unload_s: u64,
@@ -232,6 +236,15 @@ impl Config {
 }
 
 impl AgentConfig {
+    /// How many sessions one instance of it may have loaded.
+    #[must_use]
+    pub fn sessions_max(&self) -> usize {
+        match self.sessions_per_instance {
+            0 => usize::MAX,
+            some => some as usize,
+        }
+    }
+
     /// The quirks once `initialize` has told which known agent it really is.
     #[must_use]
     pub fn quirks_of(&self, known: Option<&'static Known>) -> Quirks {
@@ -255,6 +268,7 @@ impl fmt::Debug for AgentConfig {
             .field("env", &self.env.keys().map(|name| (name, "hidden")).collect::<Vec<_>>())
             .field("cwd", &self.cwd)
             .field("urls", &urls)
+            .field("headers", &self.headers.keys().map(|name| (name, "hidden")).collect::<Vec<_>>())
             .field("sessions_per_instance", &self.sessions_per_instance)
             .field("idle_unload_s", &self.idle_unload_s)
             .field("approval_mode", &self.approval_mode)
@@ -266,7 +280,8 @@ impl fmt::Debug for AgentConfig {
 }
 
 /// An address without user, password and query, for messages.
-fn without_secrets(url: &str) -> String {
+#[must_use]
+pub fn without_secrets(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = url.split_once("://") else {
         return "hidden".to_owned();

@@ -217,6 +217,10 @@ fn unknown_keys_are_named_with_their_line_and_the_nearest_known_one() {
             "/etc/c.toml:1: agent `codex`: failed to find the program `codex-acp`",
         ),
         (
+            "[agents.demo]\nheaders = { a = 'b' }",
+            "/etc/c.toml:2: agent `demo`: `headers` has no effect without `urls`",
+        ),
+        (
             "[agents.x]\nurls = ['ws://h']\ncwd = '/'",
             "/etc/c.toml:3: agent `x`: `cwd` has no effect, since `urls` starts nothing",
         ),
@@ -292,6 +296,22 @@ fn impossible_values_are_errors_that_say_what_to_do() {
         ("[agents.x]\nurls=['ws:///p']".to_owned(), "is no address"),
         ("[agents.x]\nurls=['ws://a b/']".to_owned(), "is no address"),
         ("[agents.x]\nurls=['ws://h','ws://h']".to_owned(), "`ws://h` is there twice"),
+        ("[agents.x]\nurls=['wss://h/a']".to_owned(), "`wss://h/a` needs TLS"),
+        ("[agents.x]\nurls=['ws://u:p@h/a']".to_owned(), "`ws://h/a` has a user name in it"),
+        ("[agents.x]\nurls=['ws://h/a#b']".to_owned(), "has a `#` part"),
+        ("[agents.x]\nurls=['ws://h:x/']".to_owned(), "is no address"),
+        (
+            "[agents.x]\nurls=['ws://h']\nheaders={'a b'='1'}".to_owned(),
+            ":3: agent `x`: `a b` is no name of a header",
+        ),
+        (
+            "[agents.x]\nurls=['ws://h']\nheaders={Sec-WebSocket-Key='1'}".to_owned(),
+            "is set by the connection itself",
+        ),
+        (
+            "[agents.x]\ncommand=['/a']\nsessions_per_instance=0".to_owned(),
+            ":3: `sessions_per_instance` is 0",
+        ),
         (
             "[limits]\nframe_bytes = 1023".to_owned(),
             ":2: `frame_bytes` is 1023; it has to be from 1024",
@@ -319,10 +339,13 @@ fn impossible_values_are_errors_that_say_what_to_do() {
 
 #[test]
 fn secrets_are_never_shown() {
-    let text = "[agents.x]\ncommand=['/a']\nenv={KEY='sesame', OTHER='sesame2'}\n[agents.u]\nurls=['wss://me:sesame@h:1/p?t=sesame#sesame']";
+    let text = "[agents.x]\ncommand=['/a']\nenv={KEY='sesame', OTHER='sesame2'}\n[agents.u]\nurls=['ws://h:1/p?t=sesame']\nheaders={Authorization='Bearer sesame'}";
     let shown = format!("{:?}", good(text));
     assert!(!shown.contains("sesame"), "{shown}");
-    assert!(shown.contains("KEY") && shown.contains("wss://h:1/p"), "{shown}");
+    assert!(
+        shown.contains("KEY") && shown.contains("ws://h:1/p") && shown.contains("Authorization"),
+        "{shown}"
+    );
     for text in [
         "[agents.x]\nenv={KEY=['sesame']}",
         "[agents.x]\nenv={KEY=73519462}",
@@ -331,6 +354,11 @@ fn secrets_are_never_shown() {
         "[agents.x]\nenv=['sesame']",
         "[agents.x]\nenv={FRONTDESK_INSTANCE='sesame'}\ncommand=['/a']",
         "[agents.x]\nurls=['http://me:sesame@h/']",
+        "[agents.x]\nurls=['ws://me:sesame@h/']",
+        "[agents.x]\nurls=['wss://me:sesame@h:1/p?t=sesame#sesame']",
+        "[agents.x]\nurls=['ws://h']\nheaders={Token='sesame\u{1}'}",
+        "[agents.x]\nurls=['ws://h']\nheaders={Host='sesame'}",
+        "[agents.x]\nurls=['ws://h']\nheaders=['sesame']",
         "[agents.x]\nenv={KEY='sesame\n'}",
     ] {
         let error = failed(text);
@@ -429,4 +457,19 @@ fn every_key_and_every_quirk_is_documented() {
     for known in frontdesk_core::agent::KNOWN {
         assert!(text.contains(&format!("`{}`", known.kind)), "{}", known.kind);
     }
+}
+
+#[test]
+fn an_agent_behind_addresses_has_no_limit_of_sessions_unless_the_file_has_one() {
+    let of = |text: &str| good(text).agent("x").unwrap().sessions_per_instance;
+    assert_eq!(of("[agents.x]\nurls=['ws://h']"), 0);
+    assert_eq!(of("[agents.x]\nurls=['ws://h']\nsessions_per_instance=0"), 0);
+    assert_eq!(of("[agents.x]\nurls=['ws://h']\nsessions_per_instance=3"), 3);
+    assert_eq!(of("sessions_per_instance=2\n[agents.x]\nurls=['ws://h']"), 2);
+    assert_eq!(
+        of("sessions_per_instance=2\n[agents.x]\nurls=['ws://h']\nsessions_per_instance=0"),
+        0
+    );
+    assert_eq!(of("[agents.x]\ncommand=['/a']"), 1);
+    assert_eq!(good("[agents.x]\nurls=['ws://h']").agent("x").unwrap().sessions_max(), usize::MAX);
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns everything of that process: its options, the script language, its store of sessions, the
 //! turns. The command line calls [`main`] before any parser, logger or runtime exists, so that the
-//! agent starts in milliseconds and stays small; it uses threads, one a turn, and no async runtime.
+//! agent starts in milliseconds and stays small; it uses threads, one a turn, and a runtime only for
+//! the sockets of `--listen`.
 //!
 //! It is also the reference agent for `session/status`: a probe is answered from memory or by one
 //! look at the store, changes nothing, and never waits for a turn, a question or a load.
@@ -10,6 +11,8 @@
 //! It imports nothing from the rest of the crate: seen from the daemon it is a foreign agent.
 
 mod acts;
+mod door;
+mod frames;
 mod opening;
 mod options;
 mod page;

@@ -78,7 +78,8 @@ impl Agent {
 
     /// Makes a session findable in memory, and writes down which process has it.
     fn enter(&self, session: &Arc<Session>, how: &str, more: &str) {
-        session.record("opened", &format!(r#""how":"{how}","pid":{}{more}"#, std::process::id()));
+        let (pid, alone) = (std::process::id(), session.is_alone());
+        session.record("opened", &format!(r#""how":"{how}","pid":{pid},"alone":{alone}{more}"#));
         lock(&self.sessions).insert(session.id.clone(), session.clone());
     }
 

@@ -1,6 +1,7 @@
 //! The options of `frontdesk demo-agent` and its help text.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,6 +42,12 @@ pub(super) struct Options {
     pub(super) ignore_capabilities: bool,
     /// Do not end when stdin ends.
     pub(super) stay: bool,
+    /// A folder for a file of all that is read and written.
+    pub(super) log: Option<PathBuf>,
+    /// Serve WebSocket connections here instead of stdin.
+    pub(super) listen: Option<SocketAddr>,
+    /// What such a connection has to send as its bearer token.
+    pub(super) token: Option<String>,
 }
 
 impl Options {
@@ -61,6 +68,9 @@ impl Options {
             ask_always: false,
             ignore_capabilities: false,
             stay: false,
+            log: None,
+            listen: None,
+            token: None,
         }
     }
 }
@@ -95,6 +105,11 @@ pub(super) enum OptionsError {
     /// A value that is no number, or too large.
     #[error("failed to read `{0}`: `{1}` is not a number in range")]
     NotANumber(String, String),
+    /// No address of this machine.
+    #[error(
+        "failed to listen on `{0}`: it is no address like 127.0.0.1:7000 of this machine alone"
+    )]
+    NoLoopback(String),
     /// No folder to store sessions in.
     #[error("failed to find a folder for sessions: use --store, or set HOME")]
     NoStore,
@@ -139,6 +154,9 @@ pub(super) fn parse(
             "--ask-always" => options.ask_always = true,
             "--ignore-capabilities" => options.ignore_capabilities = true,
             "--stay" => options.stay = true,
+            "--log" => options.log = Some(PathBuf::from(value()?)),
+            "--listen" => options.listen = Some(loopback(&value()?)?),
+            "--token" => options.token = Some(value()?),
             "--banner" => options.banner = Some(value()?),
             "--slow-start" => {
                 options.slow_start =
@@ -154,6 +172,13 @@ pub(super) fn parse(
     }
     options.store = store.or_else(|| default_store(var)).ok_or(OptionsError::NoStore)?;
     Ok(Choice::Serve(options))
+}
+
+/// An address of this machine alone: there is no TLS here.
+fn loopback(text: &str) -> Result<SocketAddr, OptionsError> {
+    let address: Option<SocketAddr> = text.parse().ok();
+    let address = address.filter(|address| address.ip().is_loopback());
+    address.ok_or_else(|| OptionsError::NoLoopback(text.to_owned()))
 }
 
 fn number(name: &str, text: &str, max: u64) -> Result<u64, OptionsError> {
@@ -183,8 +208,8 @@ pub(super) fn help() -> String {
 }
 
 const OPTIONS_HELP: &str = "\
-A scripted coding agent for tests and demonstrations. It speaks ACP version 1 on stdin and stdout
-and needs no key. What a turn does is chosen by the text of the prompt.
+A scripted coding agent for tests and demonstrations. It speaks ACP version 1 on stdin and stdout,
+or over WebSocket, and needs no key. What a turn does is chosen by the text of the prompt.
 
 Usage: frontdesk demo-agent [OPTIONS]
 
@@ -201,6 +226,10 @@ Options:
   --ask-always            ask for permission at the start of every turn, in mode `auto` too
   --ignore-capabilities   call fs/* and terminal/* even if the client did not offer them
   --stay                  do not end when stdin ends, as some agents do
+  --log DIR               keep all that is read and written in a file of this folder
+  --listen HOST:PORT      serve ACP over WebSocket on this machine instead of stdin, and print the
+                          address; all connections share the loaded sessions. Port 0 takes a free one
+  --token TEXT            what each connection has to send: `Authorization: Bearer TEXT`
   -h, --help              print this text
   -V, --version           print the version
 
@@ -239,7 +268,8 @@ mod tests {
     fn everything_is_offered_unless_removed() {
         let all = options("");
         assert!(all.load && all.resume && all.list && all.status && all.close && all.delete);
-        let less = options("--no-load --no-status --slow-start=5 --banner hi");
+        let less = options("--no-load --no-status --slow-start=5 --banner hi --log /l");
+        assert_eq!((all.log, less.log), (None, Some("/l".into())));
         assert!(!less.load && !less.status && less.resume);
         assert_eq!(less.slow_start, Duration::from_millis(5));
         assert_eq!(less.banner.as_deref(), Some("hi"));
@@ -268,6 +298,8 @@ mod tests {
         let error = |text: &str| parse(&words(text), |_| Some("/h".into())).unwrap_err();
         assert_eq!(error("--nope"), OptionsError::Unknown("--nope".into()));
         assert_eq!(error("--store"), OptionsError::NoValue("--store".into()));
+        assert_eq!(error("--listen 0.0.0.0:1"), OptionsError::NoLoopback("0.0.0.0:1".into()));
+        assert_eq!(error("--listen here"), OptionsError::NoLoopback("here".into()));
         assert!(matches!(error("--slow-start x"), OptionsError::NotANumber(..)));
         assert!(matches!(error("--slow-start 600001"), OptionsError::NotANumber(..)));
     }

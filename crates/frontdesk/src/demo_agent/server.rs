@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::frames::FrameLog;
 use super::options::Options;
 use super::session::{Running, Session, is_mode};
 use super::store::Store;
@@ -33,21 +34,50 @@ const END_LINE_MS: u64 = 20;
 /// An answer, or `None` if a thread gives it later.
 type Reply = Option<Result<Value, Failure>>;
 
-/// The whole agent.
-pub(super) struct Agent {
+/// What all connections of one process have in common.
+pub(super) struct Shared {
     /// How it was started.
     pub(super) options: Options,
-    /// The way to the client.
-    pub(super) out: Out,
-    /// What the client can do.
-    pub(super) client: Mutex<ClientOffers>,
     /// The stored sessions.
     pub(super) store: Store,
     /// The loaded sessions.
     pub(super) sessions: Mutex<HashMap<String, Arc<Session>>>,
     /// Sessions that a thread is loading, closing or deleting right now.
     pub(super) moving: Mutex<HashSet<String>>,
+    /// All that is read and written, if somebody wants to know.
+    pub(super) log: Arc<FrameLog>,
+}
+
+/// The whole agent, as one client sees it.
+pub(super) struct Agent {
+    shared: Arc<Shared>,
+    /// The way to the client.
+    pub(super) out: Out,
+    /// What the client can do.
+    pub(super) client: Mutex<ClientOffers>,
+    /// Number of the connection; 0 for stdin.
+    number: u64,
     ready: AtomicBool,
+}
+
+impl std::ops::Deref for Agent {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Shared {
+    /// Nothing loaded.
+    ///
+    /// # Errors
+    /// If the log cannot be opened.
+    pub(super) fn new(options: Options) -> io::Result<Self> {
+        let store = Store::new(options.store.clone());
+        let log = Arc::new(FrameLog::open(options.log.as_deref())?);
+        Ok(Self { options, store, sessions: Mutex::default(), moving: Mutex::default(), log })
+    }
 }
 
 /// The client's abilities that scripts use.
@@ -64,18 +94,23 @@ pub(super) struct ClientOffers {
     pub(super) forms: bool,
 }
 
+fn failed(error: &io::Error) -> ExitCode {
+    eprintln!("frontdesk demo-agent: failed to open the log: {error}");
+    ExitCode::FAILURE
+}
+
 /// Serves stdin and stdout until stdin ends.
 pub(super) fn serve(options: Options) -> ExitCode {
+    if let Some(address) = options.listen {
+        return super::door::serve(options, address);
+    }
     let slow_start = options.slow_start;
-    let agent = Arc::new(Agent {
-        out: Out::new(),
-        client: Mutex::default(),
-        store: Store::new(options.store.clone()),
-        sessions: Mutex::default(),
-        moving: Mutex::default(),
-        ready: AtomicBool::new(false),
-        options,
-    });
+    let shared = match Shared::new(options) {
+        Ok(shared) => Arc::new(shared),
+        Err(error) => return failed(&error),
+    };
+    let out = Out::new(shared.log.clone());
+    let agent = Arc::new(Agent::new(shared, out, 0));
     if let Some(banner) = &agent.options.banner {
         agent.out.line(banner.as_bytes());
     }
@@ -99,7 +134,15 @@ pub(super) fn serve(options: Options) -> ExitCode {
 }
 
 impl Agent {
-    fn take(self: &Arc<Self>, line: Bytes) {
+    /// The agent towards one client.
+    pub(super) fn new(shared: Arc<Shared>, out: Out, number: u64) -> Self {
+        let client = Mutex::default();
+        Self { shared, out, client, number, ready: AtomicBool::new(false) }
+    }
+
+    /// Takes one message of the client.
+    pub(super) fn take(self: &Arc<Self>, line: Bytes) {
+        self.out.note_read(&line);
         match Message::parse(line) {
             Ok(Message::Request(frame)) => {
                 let id = frame.id().unwrap_or("null").to_owned();
@@ -139,7 +182,7 @@ impl Agent {
                     let mine = lock(&session.state)
                         .running
                         .as_ref()
-                        .is_some_and(|running| running.request == request.get());
+                        .is_some_and(|running| self.asked_for(running, request.get()));
                     if mine {
                         session.signal(Signal::CancelRequest);
                     }
@@ -301,7 +344,8 @@ impl Agent {
             if state.running.is_some() || lock(&self.moving).contains(&session.id) {
                 return Err(Failure::request("the session is busy with a turn"));
             }
-            let running = Running { request: request.to_owned(), signals: signals.clone() };
+            let (request, signals) = (request.to_owned(), signals.clone());
+            let running = Running { request, signals, connection: self.number };
             state.running = Some(running);
             state.turns += 1;
             state.turns
@@ -322,6 +366,21 @@ impl Agent {
 
     fn loaded(&self, id: &str) -> Result<Arc<Session>, Failure> {
         self.session(id).ok_or_else(|| Failure::not_found(id))
+    }
+
+    fn asked_for(&self, running: &Running, request: &str) -> bool {
+        running.connection == self.number && running.request == request
+    }
+
+    /// The connection is gone: its turns are cancelled. Sessions stay in memory.
+    pub(super) fn hang_up(&self) {
+        let sessions: Vec<_> = lock(&self.sessions).values().cloned().collect();
+        for session in sessions {
+            let own = |running: &Running| running.connection == self.number;
+            if lock(&session.state).running.as_ref().is_some_and(own) {
+                session.signal(Signal::Eof);
+            }
+        }
     }
 
     /// Stdin has ended: cancels what runs and leaves, all within about 80 ms.

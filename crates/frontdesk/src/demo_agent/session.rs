@@ -56,6 +56,8 @@ pub(super) struct Running {
     pub(super) request: String,
     /// Where its signals go.
     pub(super) signals: SyncSender<Signal>,
+    /// Number of the connection that asked for it.
+    pub(super) connection: u64,
 }
 
 /// The modes: id, name, description.
@@ -113,10 +115,16 @@ impl Session {
         out.notify("session/update", &update_params(&self.id, update));
     }
 
+    /// Whether no other process has the session.
+    pub(super) fn is_alone(&self) -> bool {
+        lock(&self.file).is_alone()
+    }
+
     /// Lets the session fall silent: nothing is stored or shown from here on.
     pub(super) fn silence(&self) {
         let mut file = lock(&self.file);
         complain(file.append("closed", &format!(r#""pid":{}"#, std::process::id())));
+        file.leave();
         self.silent.store(true, Ordering::Relaxed);
     }
 

@@ -3,10 +3,10 @@
 //! Each event is one line, written with one call before it is shown to the client, so that
 //! everything shown is there after a `kill -9` (not after a power cut: nothing is synced). Lines
 //! that cannot be read are skipped: a torn end is a line like any other. The `pid` in `opened`
-//! lines tells a test which processes ever had a session.
+//! lines tells a test which processes ever had a session, and `alone` that no other one had it then.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -332,6 +332,17 @@ impl Summary {
 }
 
 impl SessionFile {
+    /// Whether no other process has the session open: the lock goes with its process. Nobody is
+    /// kept out by it, as the stores of real agents keep nobody out.
+    pub(super) fn is_alone(&self) -> bool {
+        !matches!(self.file.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Leaves the session to other processes.
+    pub(super) fn leave(&self) {
+        let _ = self.file.unlock();
+    }
+
     /// Appends one event; `members` is JSON text without braces, empty if there is none.
     ///
     /// # Errors

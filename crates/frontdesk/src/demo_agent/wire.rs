@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
-use std::sync::Mutex;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::{Code, WireError};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
+use super::frames::FrameLog;
 use super::lock;
 
 /// An error answer, as JSON text.
@@ -71,7 +73,10 @@ pub(super) enum Signal {
 /// The writing end, shared by all threads.
 pub(super) struct Out {
     open: Mutex<bool>,
+    /// A connection's queue, a message each; without one it is stdout.
+    messages: Mutex<Option<mpsc::Sender<Bytes>>>,
     calls: Mutex<Calls>,
+    log: Arc<FrameLog>,
 }
 
 #[derive(Default)]
@@ -81,9 +86,20 @@ struct Calls {
 }
 
 impl Out {
-    /// The process's stdout.
-    pub(super) fn new() -> Self {
-        Self { open: Mutex::new(true), calls: Mutex::default() }
+    /// The process's stdout; what is written is noted in `log` first.
+    pub(super) fn new(log: Arc<FrameLog>) -> Self {
+        let messages = Mutex::default();
+        Self { open: Mutex::new(true), messages, calls: Mutex::default(), log }
+    }
+
+    /// A connection: each line is one message.
+    pub(super) fn to(messages: mpsc::Sender<Bytes>, log: Arc<FrameLog>) -> Self {
+        Self { messages: Mutex::new(Some(messages)), ..Self::new(log) }
+    }
+
+    /// Notes a line that was read.
+    pub(super) fn note_read(&self, line: &[u8]) {
+        self.log.note("in", line);
     }
 
     /// Writes one line, whole. A client that is gone is no error: there is nobody to tell.
@@ -97,7 +113,17 @@ impl Out {
     /// Writes bytes as they stand.
     pub(super) fn bytes(&self, bytes: &[u8]) {
         let mut open = lock(&self.open);
-        if *open {
+        if !*open {
+            return;
+        }
+        self.log.note("out", bytes);
+        let messages = lock(&self.messages).clone();
+        if let Some(messages) = messages {
+            for line in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                // Waits where the client is slow.
+                *open &= messages.blocking_send(Bytes::copy_from_slice(line)).is_ok();
+            }
+        } else {
             let mut stdout = io::stdout().lock();
             *open = stdout.write_all(bytes).and_then(|()| stdout.flush()).is_ok();
         }
@@ -163,6 +189,11 @@ impl Out {
     /// If the null device cannot take its place.
     pub(super) fn close(&self) -> io::Result<()> {
         let mut open = lock(&self.open);
+        if lock(&self.messages).take().is_some() {
+            // The last sender is gone, and the connection is closed behind what was said.
+            *open = false;
+            return Ok(());
+        }
         // Descriptor 1 stays taken, so that no file opened later becomes "stdout" by accident.
         let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
         nix::unistd::dup2_stdout(&null)?;

@@ -36,6 +36,8 @@ pub(super) async fn frontdesk(
         "_frontdesk/sessions" => sessions(&node, &conn, &params).await,
         "_frontdesk/reindex" => Ok(reindex(&node, &params)),
         "_frontdesk/session" => session(&node, &conn, &frame).await,
+        "_frontdesk/pending" => super::answer::pending(&node, &conn, &frame, &params).await,
+        "_frontdesk/answer" => super::answer::answer(&node, &conn, &frame, &params).await,
         "_frontdesk/log" => return Some(log(&node, &conn, &frame, &params).await),
         "_frontdesk/agents" => Ok(agents(&node)),
         "_frontdesk/check" => check(&node, &conn, &params).await,
@@ -77,7 +79,7 @@ fn info(node: &Node) -> Value {
     })
 }
 
-fn row_of(node: &Node, conn: &Conn, frame: &Frame) -> Result<Arc<Row>, WireError> {
+pub(super) fn row_of(node: &Node, conn: &Conn, frame: &Frame) -> Result<Arc<Row>, WireError> {
     let asked = session_id(frame)?;
     resolve(node, conn, &asked)?
         .and_then(|key| node.directory.get(key))
@@ -104,14 +106,9 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     result["clients"] = json!([]);
     result["interactions"] = json!([]);
     result["behind"] = json!(node.log.is_behind(row.key));
-    // A lane that cannot write answers nobody.
-    if let Some(lane) = node.running_lane(row.key).filter(|_| !node.log.is_stuck(row.key)) {
-        let (tx, rx) = oneshot::channel();
-        lane.send(LaneMsg::Describe(tx)).await;
-        if let Ok(Value::Object(live)) = rx.await {
-            for (name, value) in live {
-                result[name] = value;
-            }
+    if let Some(live) = described(node, &row).await {
+        for (name, value) in live {
+            result[name] = value;
         }
     }
     let greeted = node.agent(&row.view.agent).and_then(|agent| node.greeted(&agent));
@@ -119,6 +116,20 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
         result["agentInfo"] = greeted.result["agentInfo"].clone();
     }
     Ok(result)
+}
+
+/// What a session's lane says of it; `None` where it has none, or cannot write and answers nobody.
+pub(super) async fn described(
+    node: &Arc<Node>,
+    row: &Row,
+) -> Option<serde_json::Map<String, Value>> {
+    let lane = node.running_lane(row.key).filter(|_| !node.log.is_stuck(row.key))?;
+    let (tx, rx) = oneshot::channel();
+    lane.send(LaneMsg::Describe(tx)).await;
+    match rx.await {
+        Ok(Value::Object(live)) => Some(live),
+        _ => None,
+    }
 }
 
 /// A row; a child is where its parent is.

@@ -81,7 +81,7 @@ async fn fork(node: &Arc<Node>, conn: &Arc<Conn>, parent: Arc<Row>) -> Result<Va
 }
 
 /// The caller's id of a command, if it gave one.
-fn command_id(params: &Value) -> Result<Option<String>, WireError> {
+pub(super) fn command_id(params: &Value) -> Result<Option<String>, WireError> {
     match &params["commandId"] {
         Value::Null => Ok(None),
         Value::String(id) if (1..=COMMAND_ID_BYTES_MAX).contains(&id.len()) => Ok(Some(id.clone())),

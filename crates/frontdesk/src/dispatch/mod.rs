@@ -4,6 +4,7 @@
 //! task of its own, so that a status probe never queues behind anything.
 
 mod agents;
+mod answer;
 mod ext;
 mod initialize;
 mod keep;
@@ -37,7 +38,7 @@ pub async fn message(node: &Arc<Node>, conn: &Arc<Conn>, message: Message) {
     match message {
         Message::Request(frame) => request(node, conn, frame).await,
         Message::Notification(frame) => notification(node, conn, frame).await,
-        Message::Response(frame) => response(conn, frame).await,
+        Message::Response(frame) => response(node, conn, frame).await,
     }
 }
 
@@ -225,14 +226,12 @@ async fn to_child(node: &Arc<Node>, conn: &Arc<Conn>, key: Key, frame: &Frame) {
 }
 
 /// A client answers a request of an agent. Answers to nothing that is open are ignored.
-async fn response(conn: &Arc<Conn>, frame: Frame) {
-    let Some(hop) = frame.id().and_then(|id| serde_json::from_str::<String>(id).ok()) else {
-        return;
-    };
-    if let Some(lane) = conn.answered(&hop) {
-        let input = Input::Answer { conn: conn.id, hop: hop.into(), frame };
-        lane.send(LaneMsg::Client(conn.clone(), input)).await;
-    }
+async fn response(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
+    let hop = frame.id().and_then(|id| serde_json::from_str::<String>(id).ok());
+    let waits = hop.and_then(|hop| conn.answered(&hop).map(|lane| (hop, lane)));
+    let Some((hop, lane)) = waits else { return node.count_late_reply() };
+    let input = Input::Answer { conn: conn.id, hop: hop.into(), frame };
+    lane.send(LaneMsg::Client(conn.clone(), input)).await;
 }
 
 /// The params of a request as a value; an object, whatever was sent.

@@ -3,7 +3,7 @@
 //! The lock is the kernel's (`flock`), so it is free as soon as its holder is dead, whatever the
 //! file says. Holders lock for their agents; a daemon locks for agents it reaches by address.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
@@ -21,6 +21,10 @@ pub const CLAIMS_ENV: &str = "FRONTDESK_CLAIMS";
 const READ_TRIES: u32 = 5;
 /// Pause between two such readings, in milliseconds.
 const READ_PAUSE_MS: u64 = 2;
+/// How often a lock that is taken is tried: who removes stale files holds one for a moment.
+const LOCK_TRIES: u32 = 3;
+/// The same where the file says nothing: it is most likely about to be removed.
+const SILENT_TRIES: u32 = 12;
 
 /// How a claim ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,12 +142,19 @@ impl Claims {
             write_info(file, info).map_err(failed)?;
             return Ok(ClaimOutcome::Claimed);
         }
+        let mut tries = 0;
         loop {
             let file = open(&path).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    return read_info(&file).map(ClaimOutcome::Held).map_err(failed);
+                    let info = read_info(&file).map_err(failed)?;
+                    tries += 1;
+                    if tries >= if info.is_empty() { SILENT_TRIES } else { LOCK_TRIES } {
+                        return Ok(ClaimOutcome::Held(info));
+                    }
+                    std::thread::sleep(Duration::from_millis(READ_PAUSE_MS));
+                    continue;
                 }
                 Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {
                     continue;
@@ -188,16 +199,57 @@ impl Claims {
 pub fn look(folder: &Path, name: &str) -> Option<String> {
     let path = folder.join(file_name(name));
     let inode = fs::symlink_metadata(&path).ok()?.ino();
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let is_held = locks.lines().any(|line| {
-        // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        let kind = fields.next();
-        let place = fields.nth(3).and_then(|place| place.rsplit(':').next());
-        kind == Some("FLOCK") && place.and_then(|text| text.parse().ok()) == Some(inode)
-    });
+    let is_held = locked_inodes().contains(&inode);
     let file = is_held.then(|| File::open(&path).ok())??;
     read_info(&file).ok()
+}
+
+/// The files that somebody has locked, by inode, as the kernel lists them: trying the locks would get in
+/// the way of who wants one.
+#[must_use]
+pub fn locked_inodes() -> BTreeSet<u64> {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let inode = |line: &str| {
+        // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        (fields.next() == Some("FLOCK")).then_some(())?;
+        fields.nth(3)?.rsplit(':').next()?.parse().ok()
+    };
+    locks.lines().filter_map(inode).collect()
+}
+
+/// Removes the claim files of `folder` that nobody has locked and that have not been written for
+/// `age`: holders that were killed left them. Each is locked first, so one that somebody claims at this
+/// moment stays. Gives how many are gone.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn remove_stale(folder: &Path, age: Duration) -> io::Result<usize> {
+    let locked = locked_inodes();
+    let mut removed = 0;
+    for entry in fs::read_dir(folder)?.flatten() {
+        let Ok(meta) = entry.metadata() else { continue };
+        // A file from the future has no age: it is left until the clock has caught up.
+        let is_old = meta.modified().is_ok_and(|at| at.elapsed().is_ok_and(|it| it >= age));
+        let is_claim = meta.is_file() && is_file_name(&entry.file_name().to_string_lossy());
+        if is_claim && is_old && !locked.contains(&meta.ino()) && remove_unlocked(&entry.path()) {
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+fn remove_unlocked(path: &Path) -> bool {
+    // Not made where it is gone by now.
+    let Ok(file) = OpenOptions::new().read(true).write(true).open(path) else { return false };
+    // Locked, it can be claimed by nobody. Emptied, it names nobody to who wants it at this moment, and
+    // who tries again makes a new one.
+    let is_ours = file.try_lock().is_ok() && is_at(&file, path).unwrap_or(false);
+    is_ours && file.set_len(0).is_ok() && fs::remove_file(path).is_ok()
+}
+
+fn is_file_name(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// File name of a claim: SHA-256 of its name, in hex, since names hold ids of any shape.

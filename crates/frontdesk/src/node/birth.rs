@@ -184,11 +184,6 @@ impl Node {
         let client = bearing.by.client.clone();
         let birth =
             instance.call_birth(&bearing.frame, native, &client, (lane.clone(), rx)).await?;
-        let claimed = self.claim(instance, &birth.native, &key.to_string(), true).await;
-        if let Err(error) = claimed {
-            // The agent gave an id that is in use: its ids are not unique, which is no claim on ours.
-            tracing::warn!(instance = %instance.id, error = %error.message, "an agent's new id is claimed already; going on without a claim");
-        }
         let conn = bearing.conn.clone();
         match self.make(bearing, instance, &birth, key, origin) {
             Ok((journal, born, copy)) => {
@@ -197,6 +192,11 @@ impl Node {
                     self.directory.forget(key);
                     instance.unroute(&birth.native);
                     return Err(error);
+                }
+                let claimed = self.claim(instance, &birth.native, &key.to_string(), true).await;
+                if let Err(error) = claimed {
+                    // The agent gave an id that is in use: its ids are not unique, which is no claim on ours.
+                    tracing::warn!(instance = %instance.id, error = %error.message, "an agent's new id is claimed already; going on without a claim");
                 }
                 let is_answered = conn.is_some();
                 if let Some(conn) = &conn {

@@ -7,7 +7,6 @@
 //! then its output is read, from the first byte that was not acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,18 +54,9 @@ pub struct Candidate {
 impl Candidate {
     /// Name of its folders.
     #[must_use]
-    pub fn folder_name(&self) -> &OsStr {
-        OsStr::new(&*self.id.0)
+    pub fn name(&self) -> String {
+        self.id.0.to_string()
     }
-}
-
-/// What holders of an earlier daemon there are.
-#[derive(Debug, Default)]
-pub struct Survey {
-    /// Those that can be carried on.
-    pub candidates: Vec<Candidate>,
-    /// The folders of all others below `run/instances`: they have to be ended.
-    pub others: Vec<PathBuf>,
 }
 
 /// What was taken up.
@@ -84,6 +74,7 @@ pub struct Unread {
     instance: Arc<Instance>,
     receiver: LinkReceiver,
     claims: Vec<(Box<str>, Key)>,
+    let_go: Vec<Box<str>>,
 }
 
 /// A session of an instance, as its journal tells of it.
@@ -101,13 +92,16 @@ struct Sorted {
     carried: Vec<Found>,
     /// The agent may have them, and nobody can tell.
     doubtful: Vec<Box<str>>,
+    /// The agent has let them go; their claims may not have been freed yet.
+    let_go: Vec<Box<str>>,
 }
 
-/// Looks at each holder below `run/instances`, all at once. Changes nothing.
+/// Looks at each holder below `run/instances`, all at once. Changes nothing. Gives those that can be
+/// carried on; all others have to be ended.
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Survey> {
+pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Vec<Candidate>> {
     let config = Arc::new(config.clone());
     let mut looks = Vec::new();
     for entry in std::fs::read_dir(paths.instances())? {
@@ -119,18 +113,19 @@ pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Survey> {
             looks.push((run_dir, tokio::spawn(look)));
         }
     }
-    let mut survey = Survey::default();
+    let mut candidates = Vec::new();
     for (run_dir, look) in looks {
         match look.await {
-            Ok(Ok(candidate)) => survey.candidates.push(candidate),
+            Ok(Ok(candidate)) => candidates.push(candidate),
             Ok(Err(why)) => {
                 tracing::info!(path = %run_dir.display(), why, "a holder of an earlier daemon cannot be carried on");
-                survey.others.push(run_dir);
             }
-            Err(_) => survey.others.push(run_dir),
+            Err(error) => {
+                tracing::error!(path = %run_dir.display(), %error, "failed to look at a holder");
+            }
         }
     }
-    Ok(survey)
+    Ok(candidates)
 }
 
 /// Why a holder cannot be carried on is one plain sentence, for the log.
@@ -202,9 +197,9 @@ impl Node {
     /// may name other sessions. Waits for what is on its way from agents that are dead already.
     pub async fn read_on(self: &Arc<Self>, unread: Vec<Unread>) {
         let mut dead = Vec::new();
-        for Unread { instance, receiver, claims } in unread {
+        for Unread { instance, receiver, claims, let_go } in unread {
             self.read_instance(&instance, receiver);
-            self.renew_claims(&instance, claims);
+            self.renew_claims(&instance, claims, let_go);
             if !instance.first_process_lives() {
                 dead.push(instance);
             }
@@ -265,7 +260,7 @@ impl Node {
         sorted: Sorted,
     ) -> Option<Unread> {
         let Candidate { id, run_dir, data_dir, facts, mut balance, met } = candidate;
-        let Sorted { carried, doubtful } = sorted;
+        let Sorted { carried, doubtful, let_go } = sorted;
         let wanted = wanted_requests(&balance, &carried);
         let mut ledger = match Ledger::resume(&data_dir, &balance, met.hello.last_input) {
             Ok(ledger) => ledger,
@@ -297,6 +292,7 @@ impl Node {
         let instance = Arc::new(Instance::new(InstanceParts {
             id,
             agent,
+            url: None,
             pid,
             cwd: facts.cwd,
             greeting: facts.greeting,
@@ -331,7 +327,7 @@ impl Node {
             }
         }
         tracing::info!(instance = %instance.id, pid, sessions = claims.len(), "carries an instance on");
-        Some(Unread { instance, receiver, claims })
+        Some(Unread { instance, receiver, claims, let_go })
     }
 
     fn begin_lane(
@@ -377,10 +373,19 @@ impl Node {
         is_ready
     }
 
-    /// The claim files are held by the holder; that this daemon is behind it now is new.
-    fn renew_claims(self: &Arc<Self>, instance: &Arc<Instance>, claims: Vec<(Box<str>, Key)>) {
+    /// The claim files are held by the holder; that this daemon is behind it now is new. Those that
+    /// the one before had no time to free are freed.
+    fn renew_claims(
+        self: &Arc<Self>,
+        instance: &Arc<Instance>,
+        claims: Vec<(Box<str>, Key)>,
+        let_go: Vec<Box<str>>,
+    ) {
         let (node, instance) = (self.clone(), instance.clone());
         tokio::spawn(async move {
+            for native in let_go {
+                let _ = instance.link.release(&node.claim_name(&instance.agent, &native)).await;
+            }
             for (native, key) in claims {
                 let renewed = node.claim(&instance, &native, &key.to_string(), true).await;
                 if let Err(error) = renewed {
@@ -416,6 +421,10 @@ async fn sort(candidate: &Candidate, children_max: usize) -> Sorted {
         };
         let is_here = view.loaded_by.as_deref() == Some(&*candidate.id.0) && !view.deleted;
         if !is_here {
+            // Whoever was being opened may be open by now, whatever its journal says.
+            let has_left = candidate.balance.let_go.contains(native);
+            let list = if has_left { &mut sorted.let_go } else { &mut sorted.doubtful };
+            list.push(native.clone());
             continue;
         }
         let is_sure = ends.is_loaded()

@@ -8,12 +8,12 @@ use std::time::Duration;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::Done;
 use frontdesk_core::ids::Key;
-use frontdesk_core::session::Input;
+use frontdesk_core::session::{Decision, Input};
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use super::Node;
-use crate::session::LaneMsg;
+use crate::session::{Decided, LaneMsg};
 
 /// Once nothing can be recorded at present, a record that is on its way is waited for this long: it
 /// may still go into the reserve.
@@ -74,6 +74,25 @@ impl Node {
         let (before, was) = oneshot::channel();
         lane.send(LaneMsg::Command { done: Box::new(command), inputs, before }).await;
         Ok(self.written(key, was).await?.map(|done| *done))
+    }
+
+    /// Gives a session's lane an answer to an open question. With a `command` it is given once, as with
+    /// [`Node::change`]. What settles nothing is said and changes nothing.
+    ///
+    /// # Errors
+    /// As of [`Node::change`].
+    pub async fn decide(
+        self: &Arc<Self>,
+        key: Key,
+        decision: Decision,
+        command: Option<Done>,
+    ) -> Result<Decided, WireError> {
+        self.not_behind(Some(key))?;
+        let lane = self.lane(key).ok_or_else(|| WireError::not_found(&key.to_string()))?;
+        let (told, word) = oneshot::channel();
+        let (decision, command) = (Box::new(decision), command.map(Box::new));
+        lane.send(LaneMsg::Decide { decision, command, told }).await;
+        self.written(key, word).await
     }
 
     /// The word that a record is durable, or that it cannot be told when it will be.

@@ -1,6 +1,6 @@
 //! Starting, finding and ending instances.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +9,14 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::Key;
 use frontdesk_core::lease::Place;
+use frontdesk_core::place::fewest;
 use frontdesk_core::session::CloseWhy;
 use frontdesk_core::status::State;
 use serde_json::{Value, json};
 
 use super::Node;
 use super::directory::{Found, Row};
+use super::urls::seat;
 use crate::agent::facts::Facts;
 use crate::agent::instance::{Before, Instance, Parts};
 use crate::agent::ledger::Ledger;
@@ -29,7 +31,7 @@ pub const NO_CLIENT: &str = r#"{"protocolVersion":1,"clientCapabilities":{},"cli
 
 /// An instance that owes an answer for this long without a word gets no further sessions, in
 /// milliseconds.
-const SILENT_MS: u64 = 500;
+pub(super) const SILENT_MS: u64 = 500;
 
 /// How long a claim waits for a holder of our own to leave.
 const OWN_HOLDER_LEAVES: Duration = Duration::from_secs(2);
@@ -46,7 +48,10 @@ impl Node {
         conn: Option<&Conn>,
         cwd: &str,
     ) -> Result<Arc<Instance>, WireError> {
-        let sessions_max = agent.sessions_per_instance.max(1) as usize;
+        if !agent.urls.is_empty() {
+            return self.reserve_any_url(agent).await;
+        }
+        let sessions_max = agent.sessions_max();
         let spare = conn.and_then(Conn::take_spare);
         if let Some(spare) = spare {
             // One process for one session runs in that session's folder.
@@ -58,13 +63,16 @@ impl Node {
             self.retire(&spare);
         }
         if sessions_max > 1 {
-            let running: Vec<_> = lock(&self.instances).values().cloned().collect();
-            let same = |instance: &Arc<Instance>| instance.agent.name == agent.name;
-            for instance in running.into_iter().filter(same) {
-                let speaks = instance.initialized().is_some() && !instance.is_silent(SILENT_MS);
-                if speaks && instance.reserve(sessions_max) {
-                    return Ok(instance);
+            // Ids are random: the oldest of equals is the same one each time.
+            let mut pool = self.running_instances();
+            pool.retain(|instance| instance.agent.name == agent.name);
+            pool.sort_by_key(|instance| instance.since);
+            while let Some(at) = fewest(&pool.iter().map(seat).collect::<Vec<_>>()) {
+                if pool[at].reserve(sessions_max) {
+                    return Ok(pool.swap_remove(at));
                 }
+                // Another caller was faster, or it has ended.
+                pool.remove(at);
             }
         }
         let greeting =
@@ -89,6 +97,9 @@ impl Node {
                 Code::Stopping,
                 "Frontdesk is stopping and starts no agents",
             ));
+        }
+        if !agent.urls.is_empty() {
+            return self.any_url(agent).await;
         }
         let limit = Duration::from_millis(self.limits.agent_start_ms);
         let spawned = self.spawn_instance(agent, greeting, cwd);
@@ -133,7 +144,7 @@ impl Node {
         Ok(instance)
     }
 
-    fn refresh_later(self: &Arc<Self>, agent: &Arc<AgentConfig>) {
+    pub(super) fn refresh_later(self: &Arc<Self>, agent: &Arc<AgentConfig>) {
         let (node, agents) = (self.clone(), vec![agent.clone()]);
         tokio::spawn(async move { node.refresh_lists(agents, None, false).await });
     }
@@ -153,6 +164,8 @@ impl Node {
             return Err(self.start_error(agent, "its entry has no command"));
         }
         let id = reading::instance_id(&agent.name, uuid::Uuid::new_v4());
+        // Up to its place in the table: what a sweep finds of it meanwhile is not lost.
+        let _unborn = self.nursery.begin(&id);
         let folder = agent.cwd.clone().unwrap_or_else(|| self.start_folder(cwd));
         let data_dir = self.paths.spools().join(&*id.0);
         let spec = HolderSpec {
@@ -182,6 +195,7 @@ impl Node {
         let instance = Arc::new(Instance::new(Parts {
             id: id.clone(),
             agent: agent.clone(),
+            url: None,
             pid,
             cwd: cwd.to_owned(),
             greeting: greeting.to_owned(),
@@ -208,7 +222,7 @@ impl Node {
         let (node, instance) = (self.clone(), instance.clone());
         tokio::spawn(async move {
             reading::read(instance.clone(), receiver).await;
-            if instance.is_gone() || matches!(instance.place(), Place::Url(_)) {
+            if instance.is_gone() || instance.url.is_some() {
                 // Else it is in the way of whoever wants one of its sessions.
                 lock(&node.instances).remove(&instance.id);
             }
@@ -239,7 +253,8 @@ impl Node {
     /// An instance did not answer in time: what it was asked may have been done, and nobody can tell.
     /// It is ended, unless a turn of another session runs there.
     pub fn end_silent(&self, instance: &Arc<Instance>) {
-        if !self.has_turn(instance, None) {
+        // At a url nothing is ended; one that is silent gets nothing new.
+        if instance.url.is_none() && !self.has_turn(instance, None) {
             tracing::warn!(instance = %instance.id, "ending an instance that does not answer");
             instance.kill();
         }
@@ -259,16 +274,16 @@ impl Node {
         !works.is_empty()
     }
 
-    /// Ends an instance that has no session.
+    /// Ends an instance that has no session, unless it is a connection to a url: that one stays.
     pub fn retire(&self, instance: &Arc<Instance>) {
-        if instance.sessions() == 0 {
+        if instance.sessions() == 0 && instance.url.is_none() {
             instance.stop();
         }
     }
 
     /// Puts an instance without a session aside for its client, or ends it after a while.
     pub fn set_aside(self: &Arc<Self>, instance: Arc<Instance>, conn: &Arc<Conn>) {
-        if conn.bound.is_none() || instance.has_ended().is_some() {
+        if conn.bound.is_none() || instance.has_ended().is_some() || instance.url.is_some() {
             self.retire(&instance);
             return;
         }
@@ -293,6 +308,10 @@ impl Node {
     pub fn claim_name(&self, agent: &AgentConfig, native: &str) -> String {
         let env = |name: &str| agent.env.get(name).cloned().or_else(|| std::env::var(name).ok());
         let home = effective_home(agent.known, &env);
+        if let Some(url) = agent.urls.iter().min() {
+            // Whose folders they are nobody knows here; the same addresses are the same agent.
+            return format!("urls\u{0}{url}\u{0}{native}");
+        }
         let family = store_family(agent.known, &agent.command);
         format!("{family}\u{0}{home}\u{0}{native}")
     }
@@ -364,7 +383,8 @@ impl Node {
                 ClaimOutcome::Claimed => return Ok(outcome),
                 ClaimOutcome::Held(text) => {
                     let holder: Value = serde_json::from_str(text).unwrap_or_default();
-                    holder["pid"].as_u64() == Some(u64::from(std::process::id()))
+                    // There is one daemon a home, so one that is not this one is dead.
+                    holder["home"].as_str().map(Path::new) == Some(&*self.paths.data)
                 }
             };
             if !own || is_new || tokio::time::Instant::now() > until {
@@ -384,7 +404,7 @@ impl Node {
         key: Key,
         why: CloseWhy,
     ) -> bool {
-        let alone = instance.sessions() <= 1;
+        let alone = instance.sessions() <= 1 && instance.url.is_none();
         let polite = instance.abilities().close && !matches!(why, CloseWhy::Stuck);
         let mut let_go = false;
         if polite && instance.has_ended().is_none() {
@@ -394,10 +414,15 @@ impl Node {
                 && !instance.owes_opening(native);
         }
         instance.unroute(native);
-        let taken = why == CloseWhy::Take && !let_go && !self.has_turn(instance, Some(key));
+        let taken = why == CloseWhy::Take
+            && !let_go
+            && instance.url.is_none()
+            && !self.has_turn(instance, Some(key));
         let stuck = why == CloseWhy::Stuck || taken;
         if stuck || (alone && instance.sessions() == 0) {
             if stuck {
+                // A url may have it after all.
+                instance.keep(native).await;
                 instance.kill();
             } else {
                 instance.stop();
@@ -405,22 +430,31 @@ impl Node {
             let limit =
                 Duration::from_millis(self.limits.stop_term_ms * 3 + self.limits.agent_close_ms);
             if tokio::time::timeout(limit, instance.wait_gone()).await.is_ok() {
-                return true;
+                // Of a url only the connection is.
+                return instance.url.is_none();
             }
             tracing::error!(instance = %instance.id, "an agent's processes are still there");
         } else if let_go {
-            instance.let_go(native).await;
-            let _ = instance.link.release(&self.claim_name(&instance.agent, native)).await;
+            self.give_back(instance, native).await;
             return true;
         }
         instance.keep(native).await;
         false
     }
 
-    /// The instance at a place, unless it is proven gone.
+    /// The agent is proven not to have a session any more: whoever wants it may claim it.
+    pub async fn give_back(&self, instance: &Instance, native: &str) {
+        instance.let_go(native).await;
+        let _ = instance.link.release(&self.claim_name(&instance.agent, native)).await;
+    }
+
+    /// The instance at a place, unless it is proven gone; of an address the connection that is up.
     #[must_use]
     pub fn instance_at(&self, place: &Place) -> Option<Arc<Instance>> {
-        self.running_instances().into_iter().find(|instance| instance.place() == *place)
+        self.running_instances().into_iter().find(|instance| {
+            let is_over = instance.url.is_some() && instance.has_ended().is_some();
+            instance.place() == *place && !is_over
+        })
     }
 
     /// Sessions that instances of an earlier daemon may have get their lanes, which find out.

@@ -2,8 +2,9 @@
 //!
 //! Rooms: [`birth`] new sessions; [`carry`] what an earlier daemon left running; [`children`] subagents;
 //! [`directory`] who has what; [`page`] pages of it; [`feed`] what changes; [`keeper`] the index's
-//! thread; [`instances`] agents that run; [`lists`] the agents' own lists; `open` calling a session
-//! back; [`recover`] what an earlier daemon left.
+//! thread; [`instances`] agents that run; [`urls`] those reached by address; [`lists`] the agents' own
+//! lists; `open` calling a session back; [`recover`] what an earlier daemon left; [`sweep`] what is
+//! left of instances nobody has.
 
 pub mod birth;
 pub mod carry;
@@ -19,6 +20,8 @@ pub mod page;
 pub mod recover;
 mod row;
 pub mod standing;
+pub mod sweep;
+pub mod urls;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -37,7 +40,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::agent::instance::Instance;
-use crate::config::{AgentConfig, Config};
+use crate::config::{AgentConfig, Config, without_secrets};
 use crate::conn::Conn;
 use crate::index::{Cursors, Index};
 use crate::lock::lock;
@@ -52,6 +55,7 @@ use keeper::Keeper;
 use lists::Lists;
 pub use open::OpenRequest;
 use standing::Standings;
+use urls::Url;
 
 /// How long the last answers of a stopping daemon may take to be made and read.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
@@ -89,8 +93,11 @@ pub struct Node {
     pub workspaces: Workspaces,
     /// When it began.
     pub since: Timestamp,
+    /// The addresses of agents that run already, by the agent's name.
+    urls: BTreeMap<String, Vec<Arc<Url>>>,
     lanes: Mutex<HashMap<Key, LaneHandle>>,
     instances: Mutex<HashMap<InstanceId, Arc<Instance>>>,
+    nursery: sweep::Nursery,
     conns: Mutex<HashMap<ConnId, Arc<Conn>>>,
     /// What agents answered to `initialize`, kept over restarts.
     greeted: Mutex<HashMap<String, Greeted>>,
@@ -127,6 +134,8 @@ struct Dropped {
     dropped_updates: AtomicU64,
     late_answers: AtomicU64,
     long_frames: AtomicU64,
+    /// Answers of clients to what nobody waits for any more.
+    late_replies: AtomicU64,
 }
 
 impl Node {
@@ -139,6 +148,9 @@ impl Node {
             .iter()
             .map(|agent| (agent.name.clone(), Arc::new(agent.clone())))
             .collect();
+        let with_urls = config.agents.iter().filter(|agent| !agent.urls.is_empty());
+        let urls =
+            with_urls.map(|agent| (agent.name.clone(), Url::all_of(agent, &claims))).collect();
         let workspaces = Workspaces::new(&limits);
         let index = Index::new(&paths.data, log.sessions_dir());
         let cursors = Cursors::open(&paths.data);
@@ -158,8 +170,10 @@ impl Node {
             lists: Lists::default(),
             workspaces,
             since: Timestamp::now(),
+            urls,
             lanes: Mutex::default(),
             instances: Mutex::default(),
+            nursery: sweep::Nursery::default(),
             conns: Mutex::default(),
             greeted: Mutex::default(),
             next_conn: AtomicU64::new(1),
@@ -393,6 +407,11 @@ impl Node {
         add(&self.dropped.long_frames, &instance.counters.long_frames);
     }
 
+    /// A client answered what nobody waits for any more: it reaches no agent.
+    pub fn count_late_reply(&self) {
+        self.dropped.late_replies.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What was dropped so far, running instances included.
     #[must_use]
     pub fn counters(&self) -> Value {
@@ -406,6 +425,7 @@ impl Node {
             "dropped_updates": total(&self.dropped.dropped_updates, |i| &i.counters.dropped_updates),
             "late_answers": total(&self.dropped.late_answers, |i| &i.counters.late_answers),
             "long_frames": total(&self.dropped.long_frames, |i| &i.counters.long_frames),
+            "late_replies": self.dropped.late_replies.load(Ordering::Relaxed),
         })
     }
 
@@ -519,7 +539,9 @@ impl Node {
 
 /// Agents of one name with another command are others.
 fn greeting_name(agent: &AgentConfig) -> String {
-    format!("{} {}", agent.name, agent.command.join(" "))
+    let urls = agent.urls.iter().map(|url| without_secrets(url));
+    let words: Vec<String> = agent.command.iter().cloned().chain(urls).collect();
+    format!("{} {}", agent.name, words.join(" "))
 }
 
 fn read_json(path: &std::path::Path) -> Value {

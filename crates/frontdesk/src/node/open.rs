@@ -27,6 +27,7 @@ use serde_json::{Map, Value, json};
 use super::Node;
 use super::birth::facts;
 use crate::agent::instance::Instance;
+use crate::config::AgentConfig;
 use crate::conn::Conn;
 use crate::log::{LogError, Reader};
 use crate::session::{LaneHandle, LaneMsg};
@@ -97,7 +98,7 @@ impl Node {
         }
         self.wait_for_previous(request).await?;
         let params = self.open_params(request, &native)?;
-        let suspect = self.reserve_suspect(request).await?;
+        let suspect = self.reserve_suspect(request, &agent).await?;
         let kept = suspect.is_some();
         let instance = match suspect {
             Some(suspect) => suspect,
@@ -120,7 +121,8 @@ impl Node {
             if silent {
                 instance.note_unanswered(&native);
             }
-            if doubt || kept {
+            let is_gone = matches!(outcome, Err(StartFailure::Gone));
+            if doubt || (kept && (!is_gone || instance.owes_opening(&native))) {
                 // It may open it yet, or has it as before.
                 instance.keep(&native).await;
             } else {
@@ -139,17 +141,23 @@ impl Node {
     async fn reserve_suspect(
         &self,
         request: &OpenRequest,
+        agent: &AgentConfig,
     ) -> Result<Option<Arc<Instance>>, StartFailure> {
         let Some(at) = &request.at else { return Ok(None) };
+        if let Place::Url(id) = at {
+            let Some(url) = self.urls_of(&agent.name).iter().find(|url| *url.id == **id) else {
+                let text = "the url whose agent may have this session is not in the configuration any more";
+                let error = WireError::new(Code::HeldElsewhere, text);
+                return Err(StartFailure::Ours(error.with_data(json!({ "agent": agent.name }))));
+            };
+            return self.reserve_url(agent, url).await.map(Some).map_err(StartFailure::Ours);
+        }
         if let Some(suspect) = self.instance_at(at) {
             // Its place may be taken by now, but the agent has the session in any case.
             if suspect.reserve(usize::MAX) {
                 return Ok(Some(suspect));
             }
             self.wait_gone(&suspect).await?;
-        } else if matches!(at, Place::Url(_)) {
-            let text = format!("the agent at {at} may have this session, and is not connected");
-            return Err(StartFailure::Ours(WireError::new(Code::HeldElsewhere, text)));
         }
         request.lane.send(LaneMsg::Input(Input::Gone { at: at.clone() })).await;
         Ok(None)
@@ -184,6 +192,9 @@ impl Node {
         if !abilities.can_reopen() {
             return Err(StartFailure::CannotReturn);
         }
+        // Before its claim, so that a later daemon knows whose claims its holder may have.
+        let enlisted = instance.enlist(native, request.lane.key(), &request.journal).await;
+        enlisted.map_err(StartFailure::Ours)?;
         let key = request.lane.key().to_string();
         self.claim(instance, native, &key, false).await.map_err(StartFailure::Ours)?;
         let (_, listed_at) = self.look_in_list(instance, native).await;
@@ -203,8 +214,6 @@ impl Node {
             mode => mode,
         };
         instance.route(native, &request.lane);
-        let enlisted = instance.enlist(native, request.lane.key(), &request.journal).await;
-        enlisted.map_err(StartFailure::Ours)?;
         instance.keep_no_more(native).await;
         let facts = AgentFacts { can_return: true, ..facts(instance, view.epoch + 1) };
         let opening = Input::Opening { facts, mode };

@@ -3,6 +3,7 @@
 //! `run` is the whole life of `frontdesk serve`. What a connection says is read in `client`.
 
 mod client;
+mod left;
 mod reindex;
 mod start;
 
@@ -17,6 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::msp::Face;
 use crate::node::Node;
 use crate::paths::Paths;
+pub use left::{AllEnded, end_all, find_strays};
 pub use reindex::reindex;
 
 /// What `frontdesk serve` was told.
@@ -86,10 +88,12 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
     .await
     .context("failed to recover")??;
     node.read_on(taken.unread).await;
+    node.keep_urls();
     let msp = Arc::new(Face::new(node.clone()));
     let socket = paths.socket();
     let listener = start::bind(&socket)?;
     start::say_ready(&socket)?;
+    let sweeping = tokio::spawn(node.clone().keep_sweeping());
     tokio::select! {
         () = accept(&node, &msp, &listener) => {}
         _ = terminate.recv() => tracing::info!("stopping: asked by a signal"),
@@ -97,6 +101,9 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
         () = node.stop_requested() => tracing::info!("stopping: asked by a client"),
     }
     node.request_stop(false);
+    // What ends from here on is not lost.
+    sweeping.abort();
+    let _ = sweeping.await;
     if node.stopping().is_some_and(|stopping| stopping.hand_over) {
         node.hand_over().await;
         return end(node, listener, &socket).await;
@@ -108,7 +115,7 @@ async fn serve(paths: Paths, config: crate::config::Config) -> anyhow::Result<Ex
         _ = terminate.recv() => tracing::warn!("told to stop again: not waiting any longer"),
     }
     if node.stopping().is_some_and(|stopping| stopping.all) {
-        start::end_all_holders(&paths, &node.limits).await?;
+        left::end_holders(&paths, &node.limits, &[]).await?;
     }
     end(node, listener, &socket).await
 }

@@ -1,24 +1,21 @@
 //! What a start does before the first connection, step by step.
 
-use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context as _;
-use frontdesk_core::limits::Limits;
 use nix::fcntl::{Flock, FlockArg};
 use tokio::net::UnixListener;
 
-use super::SOCKET_PATH_BYTES_MAX;
-use crate::agent::proc;
+use super::{SOCKET_PATH_BYTES_MAX, left};
 use crate::config::Config;
 use crate::log::{Log, Replayed};
 use crate::node::Node;
-use crate::node::carry::{self, Candidate, Survey, TakenUp};
+use crate::node::carry::{self, Candidate, TakenUp};
 use crate::paths::Paths;
 
 /// Leaves the process session, terminal and folder of whoever started this daemon.
@@ -120,50 +117,12 @@ pub(super) fn lock_home(paths: &Paths) -> anyhow::Result<Flock<File>> {
 /// by record and proven empty before anything is loaded.
 pub(super) async fn survey(paths: &Paths, config: &Config) -> anyhow::Result<Vec<Candidate>> {
     let folder = paths.instances();
-    let Survey { candidates, others } = carry::survey(paths, config)
+    let candidates = carry::survey(paths, config)
         .await
         .with_context(|| format!("failed to read {}", folder.display()))?;
-    end_holders(others, &config.limits).await?;
-    let carried: Vec<&OsStr> = candidates.iter().map(Candidate::folder_name).collect();
-    for entry in std::fs::read_dir(paths.spools())?.filter_map(Result::ok) {
-        if !carried.contains(&entry.file_name().as_os_str()) {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
+    let carried: Vec<String> = candidates.iter().map(Candidate::name).collect();
+    left::end_holders(paths, &config.limits, &carried).await?;
     Ok(candidates)
-}
-
-/// Ends all holders that are left in the home, whoever started them.
-pub(super) async fn end_all_holders(paths: &Paths, limits: &Limits) -> anyhow::Result<()> {
-    let folder = paths.instances();
-    let entries = std::fs::read_dir(&folder)
-        .with_context(|| format!("failed to read {}", folder.display()))?;
-    let all = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
-    end_holders(all.filter(|path| path.is_dir()).collect(), limits).await
-}
-
-async fn end_holders(run_dirs: Vec<PathBuf>, limits: &Limits) -> anyhow::Result<()> {
-    let term = Duration::from_millis(limits.stop_term_ms);
-    let ends: Vec<_> = run_dirs
-        .into_iter()
-        .map(|run_dir| {
-            tokio::spawn(async move { (proc::end_recorded(&run_dir, term).await, run_dir) })
-        })
-        .collect();
-    for end in ends {
-        match end.await.context("failed to end a holder")? {
-            (Ok(ended), run_dir) => {
-                tracing::info!(path = %run_dir.display(), ?ended, "ended a holder of an earlier daemon");
-            }
-            (Err(error), run_dir) => {
-                anyhow::bail!(
-                    "failed to end the agent of an earlier daemon ({}): {error}; end it by hand and start again",
-                    run_dir.display()
-                );
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Opens the log and plays what was committed.

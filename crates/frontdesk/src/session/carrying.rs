@@ -46,6 +46,7 @@ pub(super) async fn carry_on(
     let ends = parts.ends.clone();
     let carried = Session::carried(view, parts, node.limits.clone(), node.now());
     let Carried { session, sent, effects } = carried;
+    let session = session.with_key(handle.key());
     for (tag, number) in &sent {
         instance.await_answer(*number, &handle, *tag, session.native());
     }

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::lane::Lane;
 use crate::agent::instance::Instance;
+use crate::node::Node;
 
 /// How often an instance that may have a session is asked whether it has.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
@@ -40,30 +41,50 @@ impl Lane {
             return;
         }
         let Some(place) = self.session.lease().doubt() else { return };
-        if self.doubted.as_ref().is_some_and(|instance| instance.place() == *place) {
+        let is_it = |instance: &Arc<Instance>| {
+            let is_over = instance.url.is_some() && instance.has_ended().is_some();
+            instance.place() == *place && !is_over
+        };
+        if self.doubted.as_ref().is_some_and(is_it) {
             return;
         }
-        let previous = self.previous.clone().filter(|instance| instance.place() == *place);
+        let previous = self.previous.clone().filter(is_it);
         self.doubted = previous.or_else(|| self.node.instance_at(place));
     }
 }
 
-/// Waits until something is known of a session that an instance may have; for ever if there is none.
-pub(super) async fn settled(doubted: Option<(Arc<Instance>, String)>) -> Input {
-    let Some((instance, native)) = doubted else { return std::future::pending().await };
-    let at = instance.place();
+/// Waits until something is known of a session that somebody may have; for ever if nobody may.
+pub(super) async fn settled(
+    node: &Node,
+    doubt: Option<(Place, Option<Arc<Instance>>)>,
+    native: &str,
+) -> Input {
+    let Some((at, instance)) = doubt else { return std::future::pending().await };
+    // The end of a connection to an address proves nothing.
+    let instance = instance.filter(|_| matches!(at, Place::Instance(_)));
+    let gone = async {
+        match &instance {
+            Some(instance) => instance.wait_gone().await,
+            None => std::future::pending().await,
+        }
+    };
+    let probed = async {
+        loop {
+            tokio::time::sleep(PROBE_EVERY).await;
+            // One that does not answer for itself is not asked.
+            let here = node.instance_at(&at).filter(|i| i.abilities().status);
+            if let Some(instance) = here.filter(|instance| instance.has_ended().is_none()) {
+                break ask(&instance, native).await;
+            }
+        }
+    };
     tokio::select! {
-        () = instance.wait_gone(), if matches!(at, Place::Instance(_)) => Input::Gone { at },
-        probe = asked(&instance, &native) => Input::Probed { at: instance.place(), probe },
+        () = gone => Input::Gone { at: at.clone() },
+        probe = probed => Input::Probed { at: at.clone(), probe },
     }
 }
 
-/// Asks an instance that answers for itself, a moment from now; one that does not is never asked.
-async fn asked(instance: &Instance, native: &str) -> Probe {
-    tokio::time::sleep(PROBE_EVERY).await;
-    if !instance.abilities().status || instance.has_ended().is_some() {
-        return std::future::pending().await;
-    }
+async fn ask(instance: &Instance, native: &str) -> Probe {
     let params = json!({ "sessionId": native }).to_string();
     match instance.call("session/status", &params, instance.limits.probe_ms).await {
         Ok(frame) => match frame.result().map(hear) {

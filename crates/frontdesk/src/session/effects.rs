@@ -203,6 +203,11 @@ impl Lane {
             Effect::CancelSent(tag) => self.cancel_sent(tag).await,
             Effect::Open { conn, how, params, at } => self.open(conn, how, params, at),
             Effect::Shut { why } => self.shut(why),
+            Effect::LetGo { at } => {
+                if let Some(instance) = self.node.instance_at(&at) {
+                    self.node.give_back(&instance, self.session.native()).await;
+                }
+            }
             Effect::EndStuck => {
                 let key = self.handle.key();
                 let instance = self.instance.as_deref();

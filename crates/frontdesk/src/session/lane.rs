@@ -103,7 +103,7 @@ async fn begin(
         }
     };
     let rx = mailbox.take().ok_or(LogError::Closed)?;
-    let session = Session::cold(view, node.limits.clone(), node.now());
+    let session = Session::cold(view, node.limits.clone(), node.now()).with_key(handle.key());
     let mut lane = Lane::new(node, handle, rx, session, journal, instance);
     if birth.is_none() {
         lane.recall_doubt().await;
@@ -263,7 +263,11 @@ impl Lane {
 
     /// Waits for something to do and puts it into `batch`. 0 when nothing will ever come.
     async fn next(&mut self, batch: &mut Vec<LaneMsg>, alarm: &mut Alarm, quiet: &Quiet) -> usize {
-        let doubted = self.doubted.clone().map(|it| (it, self.session.native().to_owned()));
+        let lease = self.session.lease();
+        let is_suspect = lease.phase() == Phase::Suspect;
+        let place = lease.doubt().filter(|_| is_suspect).cloned();
+        let doubt = place.map(|place| (place, self.doubted.clone()));
+        let (node, native) = (self.node.clone(), self.session.native().to_owned());
         tokio::select! {
             biased;
             changed = self.health.changed() => {
@@ -280,7 +284,7 @@ impl Lane {
                 batch.push(LaneMsg::Input(Input::Workspace(workspace)));
                 1
             }
-            input = super::doubt::settled(doubted) => {
+            input = super::doubt::settled(&node, doubt, &native) => {
                 batch.push(LaneMsg::Input(input));
                 1
             }
@@ -328,6 +332,11 @@ impl Lane {
             }
             LaneMsg::Client(conn, input) => {
                 self.conns.entry(conn.id).or_insert(conn);
+                if let Input::Answer { hop, .. } = &input
+                    && !self.session.is_asked(hop)
+                {
+                    self.node.count_late_reply();
+                }
                 input
             }
             LaneMsg::Answered { number, input, ack, done } => {
@@ -362,7 +371,7 @@ impl Lane {
                 return;
             }
             // Taken before, because somebody waits for its end.
-            LaneMsg::Durable { .. } | LaneMsg::Command { .. } => return,
+            LaneMsg::Durable { .. } | LaneMsg::Command { .. } | LaneMsg::Decide { .. } => return,
             LaneMsg::Describe(tx) => {
                 let _ = tx.send(self.describe());
                 return;

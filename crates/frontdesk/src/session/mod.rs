@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicU64;
 use frontdesk_core::envelope::Message;
 use frontdesk_core::fold::Done;
 use frontdesk_core::ids::{InstanceId, Key};
-use frontdesk_core::session::{Input, Position};
+use frontdesk_core::session::{Decision, Input, NoAnswer, Position};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
@@ -99,11 +99,24 @@ pub enum LaneMsg {
         /// Dropped where the lane cannot do it.
         before: oneshot::Sender<Option<Box<Done>>>,
     },
+    /// An answer to an open question, of somebody who need not take part.
+    Decide {
+        /// The answer.
+        decision: Box<Decision>,
+        /// The record of the command that gave it, where it has an id.
+        command: Option<Box<Done>>,
+        /// Told when it is durable and shown, with what was recorded under the command's id before;
+        /// or why it settles nothing. Dropped where the lane cannot do it.
+        told: oneshot::Sender<Decided>,
+    },
     /// What is going on, for people.
     Describe(oneshot::Sender<Value>),
     /// Delete: the journal becomes a tombstone and the lane ends.
     Entomb(oneshot::Sender<Result<(), String>>),
 }
+
+/// What became of an answer: done, done before, or none.
+pub type Decided = Result<Option<Box<Done>>, NoAnswer>;
 
 /// The way to a lane. While one exists the lane stays.
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! What somebody waits for until it is durable and shown.
 
 use frontdesk_core::fold::Done;
-use frontdesk_core::session::{Effect, Input};
+use frontdesk_core::session::{Decision, Effect, Input};
 use tokio::sync::oneshot;
 
-use super::LaneMsg;
 use super::lane::Lane;
+use super::{Decided, LaneMsg};
 
 /// A word that is given once what came before it is durable.
 pub(super) enum Promise {
@@ -13,6 +13,8 @@ pub(super) enum Promise {
     Durable(oneshot::Sender<()>),
     /// It is done, or was done before.
     Command(oneshot::Sender<Option<Box<Done>>>, Option<Box<Done>>),
+    /// A question was answered, or why it was not.
+    Decided(oneshot::Sender<Decided>, Decided),
 }
 
 impl Promise {
@@ -21,6 +23,7 @@ impl Promise {
         match self {
             Self::Durable(done) => drop(done.send(())),
             Self::Command(before, known) => drop(before.send(known)),
+            Self::Decided(told, decided) => drop(told.send(decided)),
         }
     }
 }
@@ -46,9 +49,30 @@ impl Lane {
                 }
                 Promise::Command(before, known)
             }
+            LaneMsg::Decide { decision, command, told } => {
+                let decided = self.decide(decision, command, effects);
+                Promise::Decided(told, decided)
+            }
             other => return Some(other),
         });
         None
+    }
+
+    /// Answers a question, once whoever repeats the command; what does not answer it changes nothing.
+    fn decide(
+        &mut self,
+        decision: Box<Decision>,
+        command: Option<Box<Done>>,
+        effects: &mut Vec<Effect>,
+    ) -> Decided {
+        let id = command.as_ref().map(|done| done.command_id.as_str());
+        if let Some(known) = id.and_then(|id| self.session.view().command(id)) {
+            return Ok(Some(Box::new(known.clone())));
+        }
+        self.session.may_answer(&decision.interaction, &decision.result)?;
+        let inputs = [Some(Input::Decide(decision)), command.map(Input::Command)];
+        self.handle_all(inputs.into_iter().flatten().collect(), effects);
+        Ok(None)
     }
 
     fn handle_all(&mut self, inputs: Vec<Input>, effects: &mut Vec<Effect>) {

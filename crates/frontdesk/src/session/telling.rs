@@ -3,7 +3,7 @@
 
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
-use frontdesk_core::session::Input;
+use frontdesk_core::session::{Client, Input};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -21,13 +21,15 @@ impl Lane {
                 json!({ "key": key, "name": name, "role": "controller", "live": live, "since": since })
             })
             .collect();
+        let named = |client: &Client| json!({ "key": &*client.key, "name": &*client.name });
         let interactions: Vec<Value> = self
             .session
             .open_questions()
-            .map(|(id, frame)| {
+            .map(|(id, frame, asked)| {
                 let params: Value =
                     frame.params().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-                json!({ "id": id, "method": &*frame.method, "title": params["toolCall"]["title"], "options": params["options"] })
+                let asked: Vec<Value> = asked.into_iter().map(named).collect();
+                json!({ "id": id, "method": &*frame.method, "title": params["toolCall"]["title"], "options": params["options"], "asked": asked })
             })
             .collect();
         let (lease, view) = (self.session.lease(), self.session.view());

@@ -1,6 +1,7 @@
 //! Reaching the daemon: connect, or start exactly one however many ask at once.
 
 use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::agent::proc;
 use crate::paths::Paths;
 
 /// How long a daemon may take until it takes connections.
@@ -18,6 +20,49 @@ const START: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_millis(5);
 /// The daemon's log starts anew beyond this size, in bytes.
 const LOG_BYTES_MAX: u64 = 10 << 20;
+
+/// How often a shim looks whether its daemon is stopped. It is told of at the second look in a row.
+const LOOK: Duration = Duration::from_secs(4);
+
+/// The process that has a home's lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DaemonProcess {
+    /// Its number.
+    pub pid: i32,
+    /// Whether a signal has stopped it: it runs on only when it is told to.
+    pub is_stopped: bool,
+}
+
+/// The daemon of a home by its lock file, if that process is there.
+#[must_use]
+pub fn daemon_of(paths: &Paths) -> Option<DaemonProcess> {
+    let pid = std::fs::read_to_string(paths.daemon_lock()).ok()?.trim().parse().ok()?;
+    let stat = proc::stat(pid).filter(|stat| !stat.is_dead())?;
+    Some(DaemonProcess { pid, is_stopped: stat.state.eq_ignore_ascii_case(&b't') })
+}
+
+/// Says on stderr, once each time, that the daemon is stopped. Nothing is lost by it, so no request is
+/// answered for it.
+pub(super) fn tell_of_stops(paths: Paths) {
+    thread::spawn(move || {
+        let mut looks = 0;
+        loop {
+            thread::sleep(LOOK);
+            match daemon_of(&paths).filter(|daemon| daemon.is_stopped) {
+                None => looks = 0,
+                Some(DaemonProcess { pid, .. }) => {
+                    looks += 1;
+                    if looks == 2 {
+                        let _ = writeln!(
+                            std::io::stderr(),
+                            "frontdesk: the daemon, pid {pid}, is stopped, so nothing is answered; `kill -CONT {pid}` lets it go on"
+                        );
+                    }
+                }
+            }
+        }
+    });
+}
 
 /// Connects to the daemon; starts it if none runs.
 ///

@@ -56,6 +56,7 @@ enum End {
 pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
     let paths = Paths::from_env(|name| std::env::var_os(name))?;
     let mut up = connect_or_start(&paths)?;
+    daemon::tell_of_stops(paths.clone());
     let hello = hello(&options);
     if options.face == "acp" && !options.once {
         return lasting::run(&paths, up, hello, Duration::from_secs(options.wait_s));

@@ -1,4 +1,4 @@
-//! A client for tests: ACP as lines of JSON over the pipes of one child process.
+//! A client for tests: ACP as lines of JSON over the pipes of one child process, or over a socket.
 //!
 //! The child may be `frontdesk acp` or an agent itself; the client cannot tell, which is the point:
 //! the same checks run against both. Everything sent and received is kept in order, and a failed
@@ -6,7 +6,9 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -84,7 +86,7 @@ struct Shared {
     name: String,
     state: Mutex<State>,
     changed: Condvar,
-    stdin: Mutex<Option<ChildStdin>>,
+    stdin: Mutex<Option<Box<dyn Write + Send>>>,
     serve: Mutex<Answers>,
 }
 
@@ -99,10 +101,16 @@ impl Pending {
     }
 }
 
+/// The other end of a client.
+enum Far {
+    Child(Child),
+    Socket(UnixStream),
+}
+
 /// The client and its child. Dropping it kills the child, by pid, and waits for it.
 pub(crate) struct Acp {
     shared: Arc<Shared>,
-    child: Child,
+    far: Far,
     next_id: i64,
 }
 
@@ -116,18 +124,28 @@ impl Acp {
             .spawn()
             .unwrap_or_else(|error| panic!("failed to start {command:?}: {error}"));
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let shared = Arc::new(Shared {
-            name: name.to_owned(),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            stdin: Mutex::new(child.stdin.take()),
-            serve: Mutex::new(answers),
-        });
+        let shared = Shared::new(name, Box::new(child.stdin.take().unwrap()), answers);
         let reader = Arc::clone(&shared);
         thread::spawn(move || reader.read(stdout));
         let drain = Arc::clone(&shared);
         thread::spawn(move || drain.drain(stderr));
-        Self { shared, child, next_id: 0 }
+        Self { shared, far: Far::Child(child), next_id: 0 }
+    }
+
+    /// A client on a socket, whose first line is `hello`.
+    pub(crate) fn connect(
+        name: &str,
+        mut socket: UnixStream,
+        hello: &Value,
+        answers: Answers,
+    ) -> Self {
+        // A daemon that dies now is seen by the reader.
+        let _ = writeln!(socket, "{hello}");
+        let (near, far) = (socket.try_clone().unwrap(), socket.try_clone().unwrap());
+        let shared = Shared::new(name, Box::new(near), answers);
+        let reader = Arc::clone(&shared);
+        thread::spawn(move || reader.read(socket));
+        Self { shared, far: Far::Socket(far), next_id: 0 }
     }
 
     /// Sends `initialize` as version 1 with the given client capabilities; the result.
@@ -289,16 +307,25 @@ impl Acp {
         }
     }
 
-    /// Closes the child's stdin.
+    /// Closes the child's stdin, or the socket's way there.
     pub(crate) fn close_stdin(&self) {
         lock(&self.shared.stdin).take();
+        if let Far::Socket(socket) = &self.far {
+            let _ = socket.shutdown(Shutdown::Write);
+        }
     }
 
-    /// Waits for the child's end; `None` when it still runs.
+    /// Whether the other side has said its last word.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.shared.state().ended
+    }
+
+    /// Waits for the child's end; `None` when it still runs, and on a socket.
     pub(crate) fn wait_exit(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let Far::Child(child) = &mut self.far else { return None };
         let until = Instant::now() + limit;
         loop {
-            if let Ok(Some(status)) = self.child.try_wait() {
+            if let Ok(Some(status)) = child.try_wait() {
                 return Some(status);
             }
             if Instant::now() > until {
@@ -316,7 +343,10 @@ impl Acp {
 
     /// The child's process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        match &self.far {
+            Far::Child(child) => child.id(),
+            Far::Socket(_) => self.fail("a client on a socket has no process"),
+        }
     }
 
     /// What the child wrote to stderr so far.
@@ -385,12 +415,29 @@ impl Acp {
 impl Drop for Acp {
     fn drop(&mut self) {
         self.close_stdin();
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        match &mut self.far {
+            Far::Child(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Far::Socket(socket) => {
+                let _ = socket.shutdown(Shutdown::Both);
+            }
+        }
     }
 }
 
 impl Shared {
+    fn new(name: &str, out: Box<dyn Write + Send>, answers: Answers) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.to_owned(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stdin: Mutex::new(Some(out)),
+            serve: Mutex::new(answers),
+        })
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }

@@ -169,6 +169,7 @@ impl World {
                 | Effect::Notify(_)
                 | Effect::Sync
                 | Effect::CancelSent(_)
+                | Effect::LetGo { .. }
                 | Effect::Joined { .. }
                 | Effect::Left { .. } => {}
             }

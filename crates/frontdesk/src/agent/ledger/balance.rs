@@ -70,6 +70,8 @@ pub struct Balance {
     pub here: BTreeMap<Box<str>, Here>,
     /// Sessions that were asked to be closed and not opened again since.
     pub closing: BTreeSet<Box<str>>,
+    /// Sessions that were asked to be closed, with an answer to that, and not opened again since.
+    pub let_go: BTreeSet<Box<str>>,
     /// Sessions that are unloaded here and that the agent may still have.
     pub kept: BTreeSet<Box<str>>,
 }
@@ -152,8 +154,12 @@ pub fn read(data_dir: &Path, accepted: u64) -> Result<Balance, LedgerError> {
     balance.requests.retain(|sent| !done.contains(&sent.number));
     // A holder that had no room for a frame will not get it later.
     balance.unaccepted.retain(|(number, _)| !done.contains(number));
-    let closing = moves.into_iter().filter(|(_, (_, closes))| *closes);
-    balance.closing = closing.map(|(native, _)| native).collect();
+    for (native, (number, _)) in moves.into_iter().filter(|(_, (_, closes))| *closes) {
+        if done.contains(&number) && !balance.kept.contains(&native) {
+            balance.let_go.insert(native.clone());
+        }
+        balance.closing.insert(native);
+    }
     Ok(balance)
 }
 

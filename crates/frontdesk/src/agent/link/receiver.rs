@@ -32,9 +32,9 @@ thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; PIECE_BYTES_MAX].into());
 }
 
-/// The way from an agent.
+/// The way from an agent, through its holder.
 #[derive(Debug)]
-pub struct LinkReceiver {
+pub(super) struct HolderReceiver {
     stream: OwnedReadHalf,
     shared: Arc<Shared>,
     decoder: DaemonDecoder,
@@ -55,7 +55,7 @@ enum Read {
     Closed,
 }
 
-impl LinkReceiver {
+impl HolderReceiver {
     pub(super) fn new(
         stream: OwnedReadHalf,
         shared: Arc<Shared>,
@@ -102,7 +102,7 @@ impl LinkReceiver {
 
     /// Waits for events and appends all that are there, from one read of at most 64 KiB; `false`
     /// when there will be none any more. Dropping the future loses nothing.
-    pub async fn next_batch(&mut self, out: &mut Vec<LinkEvent>) -> bool {
+    pub(super) async fn next_batch(&mut self, out: &mut Vec<LinkEvent>) -> bool {
         if !self.early.is_empty() {
             out.append(&mut self.early);
             return true;
@@ -123,7 +123,7 @@ impl LinkReceiver {
     /// The word of how the first process ended, where the end of its output came first; `None` if
     /// there is none in time. What else comes meanwhile is put into the queue. `lives` tells whether
     /// the process is there.
-    pub async fn exit_word(
+    pub(super) async fn exit_word(
         &mut self,
         queue: &mut VecDeque<LinkEvent>,
         lives: impl Fn() -> bool,

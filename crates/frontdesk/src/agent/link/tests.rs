@@ -29,12 +29,11 @@ async fn link() -> (Link, Holder) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (reader, writer) = ours.into_split();
     let shared = Arc::new(Shared::new(writer, UNACKED_BYTES_MAX));
-    let receiver = LinkReceiver::new(reader, Arc::clone(&shared), 0, 1000);
+    let mut receiver = HolderReceiver::new(reader, Arc::clone(&shared), 0, 1000);
     let mut holder = Holder { stream: theirs, decoder: HolderDecoder::default() };
-    let mut link = Link { hello: hello(), sender: LinkSender { shared }, receiver };
     holder.say(&[ToDaemon::Hello(Box::new(hello()))]).await;
-    assert_eq!(link.receiver.greeting().await.unwrap(), hello());
-    (link, holder)
+    assert_eq!(receiver.greeting().await.unwrap(), hello());
+    (Link::holder(hello(), shared, receiver), holder)
 }
 
 impl Holder {

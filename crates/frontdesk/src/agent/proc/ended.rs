@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::{Kin, alive, boot_id, signal_process, survey};
+use super::{Kin, alive, boot_id, identify, signal_process, survey};
 use crate::hold::record::{Record, SOCKET_FILE};
 
 /// Time for a holder to greet, in milliseconds.
@@ -135,8 +135,8 @@ pub async fn end_recorded(run_dir: &Path, term: Duration) -> Result<Ended, EndEr
         end_holder(holder, hello.is_some(), term, &mut signalled).await;
     }
     let kin = Remains {
-        group: first.map(|first| first.pid),
-        session: holder.map(|holder| holder.pid),
+        first,
+        holder,
         mark: instance.clone(),
         since: first.or(holder).map_or(0, |process| process.birth),
     };
@@ -235,13 +235,25 @@ async fn has_left(process: &ProcessId, wait: Duration) -> bool {
     true
 }
 
-/// A [`Kin`] that owns its mark.
+/// What makes a [`Kin`].
 #[derive(Clone)]
 struct Remains {
-    group: Option<i32>,
-    session: Option<i32>,
+    first: Option<ProcessId>,
+    holder: Option<ProcessId>,
     mark: String,
     since: u64,
+}
+
+impl Remains {
+    fn survey(&self) -> io::Result<Vec<ProcessId>> {
+        // The kernel gives a number anew only when no group and no session is named by it: then
+        // nothing of ours is left in them, and what is there now is somebody else's.
+        let is_reused = |it: &ProcessId| identify(it.pid).is_some_and(|now| now.birth != it.birth);
+        let reused = self.first.iter().chain(&self.holder).any(is_reused);
+        let group = self.first.filter(|_| !reused).map(|first| first.pid);
+        let session = self.holder.map(|holder| holder.pid);
+        survey(&Kin { group, session, mark: &self.mark, since: self.since })
+    }
 }
 
 /// Kills what is left of an instance until two looks in a row find nothing.
@@ -250,12 +262,9 @@ async fn kill_rest(kin: Remains, signalled: &mut Vec<ProcessId>) -> Result<(), E
     let mut clean_looks = 0;
     loop {
         let remains = kin.clone();
-        let looked = tokio::task::spawn_blocking(move || {
-            let Remains { group, session, ref mark, since } = remains;
-            survey(&Kin { group, session, mark, since })
-        })
-        .await
-        .unwrap_or_else(|error| Err(io::Error::other(error)));
+        let looked = tokio::task::spawn_blocking(move || remains.survey())
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)));
         let left =
             looked.map_err(|source| EndError::Look { instance: kin.mark.clone(), source })?;
         if left.is_empty() {

@@ -5,17 +5,23 @@
 //! "one owner" is read from the agent's side and not from Frontdesk's own word. Tests that choose
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
+mod asks;
 mod carry;
+mod claims;
 mod damage;
+mod ends;
+mod frozen;
 mod full;
 mod homes;
 mod idle;
 mod keep;
 mod kills;
 mod old;
+mod orphans;
 mod outside;
 mod races;
 mod returns;
+mod rounds;
 mod shared;
 mod shim;
 mod streams;
@@ -273,9 +279,11 @@ fn nothing_runs(desk: &Desk) {
 struct Chance(u64);
 
 impl Chance {
-    /// From `FRONTDESK_TEST_SEED`, else from the clock; prints the seed.
+    /// From `FRONTDESK_FAULT_SEED` or `FRONTDESK_TEST_SEED`, else from the clock; prints the seed.
     fn new(test: &str) -> Self {
-        let named = std::env::var("FRONTDESK_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+        let named = ["FRONTDESK_FAULT_SEED", "FRONTDESK_TEST_SEED"].iter();
+        let named =
+            named.filter_map(|name| std::env::var(name).ok()).find_map(|it| it.parse().ok());
         let seed = named.unwrap_or_else(|| {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             now.map_or(1, |since| u64::from(since.subsec_nanos()) ^ since.as_secs())

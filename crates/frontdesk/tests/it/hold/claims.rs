@@ -98,3 +98,62 @@ async fn claims_that_cannot_be_made_are_errors() {
     assert!(matches!(failed, Err(LinkError::Claim(_))), "{failed:?}");
     desk.stop(0).await;
 }
+
+#[tokio::test]
+async fn only_claim_files_that_are_old_and_that_nobody_locks_are_removed() {
+    use frontdesk::agent::link::remove_stale_claims;
+
+    let ((place, mut first), (_second, mut second)) = two().await;
+    assert_eq!(claim(&mut first, "kept", "").await, ClaimOutcome::Claimed);
+    assert_eq!(claim(&mut second, "lost", "").await, ClaimOutcome::Claimed);
+    let folder = place.spec.claims_dir.clone();
+    let letter = folder.join("letter");
+    fs::write(&letter, "no claim").unwrap();
+    assert_eq!(remove_stale_claims(&folder, Duration::ZERO).unwrap(), 0, "both are locked");
+    assert!(proc::signal_process(&second.holder(), Signal::SIGKILL));
+    second.rest().await;
+    let hour = Duration::from_secs(3_600);
+    assert_eq!(remove_stale_claims(&folder, hour).unwrap(), 0, "it is young");
+    assert_eq!(remove_stale_claims(&folder, Duration::ZERO).unwrap(), 1);
+    let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|it| it.unwrap().path()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+    assert!(left.contains(&letter) && letter.exists());
+    first.stop(0).await;
+}
+
+#[test]
+fn a_claim_that_nobody_holds_is_had_while_stale_files_are_removed() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::SystemTime;
+
+    use frontdesk::hold::claim::{Claims, file_name, remove_stale};
+
+    let folder = tempfile::tempdir().unwrap();
+    let hour = Duration::from_secs(3_600);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let remover = scope.spawn(|| {
+            let mut removed = 0;
+            while !over.load(Ordering::Relaxed) {
+                removed += remove_stale(folder.path(), hour).unwrap();
+            }
+            removed
+        });
+        let mut outcomes = Vec::new();
+        for _ in 0..400 {
+            // As a killed holder leaves it: an old file that nobody has locked.
+            let stale = fs::File::create(folder.path().join(file_name("s"))).unwrap();
+            stale.set_modified(SystemTime::now() - 2 * hour).unwrap();
+            let mut claims = Claims::new(folder.path().to_path_buf());
+            outcomes.push(claims.claim("s", "mine").unwrap());
+            let mut others = Claims::new(folder.path().to_path_buf());
+            outcomes.push(others.claim("s", "").unwrap());
+        }
+        over.store(true, Ordering::Relaxed);
+        let removed = remover.join().unwrap();
+        println!("400 claims were had while {removed} stale files were removed");
+        for pair in outcomes.chunks(2) {
+            assert_eq!(pair, [ClaimOutcome::Claimed, ClaimOutcome::Held("mine".into())]);
+        }
+    });
+}

@@ -117,6 +117,35 @@ async fn a_process_that_only_has_the_recorded_number_is_left_alone() {
 }
 
 #[tokio::test]
+async fn a_number_given_anew_to_the_leader_of_a_session_and_group_is_left_alone() {
+    // All that the record says of numbers fits, but for the time of birth.
+    let innocent = std::process::Command::new("setsid").args(["sleep", "1000"]).spawn();
+    let mut innocent = innocent.unwrap();
+    let pid = innocent.id().cast_signed();
+    eventually("it leads", || proc::stat(pid).is_some_and(|it| it.session == pid)).await;
+    let id = proc::identify(pid).unwrap();
+    let earlier = ProcessId { birth: id.birth - 1, ..id };
+    let place = Place::new(&["cat"]);
+    fs::create_dir_all(&place.spec.run_dir).unwrap();
+    let record = Record {
+        version: 1,
+        holder: earlier,
+        boot_id: proc::boot_id().unwrap(),
+        agent: Some(earlier),
+        agent_name: "test".into(),
+        program: "cat".into(),
+        mark: place.spec.instance.0.to_string(),
+        since: 0,
+    };
+    record.write(&place.spec.run_dir).unwrap();
+    let ended = end(&place).await;
+    assert_eq!((ended.how, ended.signalled), (How::AlreadyGone, vec![]));
+    assert!(proc::alive(&id));
+    innocent.kill().unwrap();
+    innocent.wait().unwrap();
+}
+
+#[tokio::test]
 async fn an_empty_folder_is_removed_and_a_strange_one_is_not() {
     let place = Place::new(&["cat"]);
     fs::create_dir_all(&place.spec.run_dir).unwrap();

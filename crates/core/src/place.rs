@@ -1,0 +1,150 @@
+//! Decisions over several instances of one agent: which one gets a session, which one has it, and
+//! when one that is away is tried again.
+
+/// One instance of an agent as the choice sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// It can be asked: connected, and `initialize` is answered.
+    pub up: bool,
+    /// It owes an answer and says nothing.
+    pub silent: bool,
+    /// Sessions it has or is about to have.
+    pub sessions: usize,
+    /// How many it may have.
+    pub sessions_max: usize,
+}
+
+impl Seat {
+    const fn is_free(&self) -> bool {
+        self.up && !self.silent && self.sessions < self.sessions_max
+    }
+}
+
+/// The instance that gets another session: of those that have room and speak the one with the fewest
+/// sessions, the earlier one of two equals.
+#[must_use]
+pub fn fewest(seats: &[Seat]) -> Option<usize> {
+    let free = seats.iter().enumerate().filter(|(_, seat)| seat.is_free());
+    free.min_by_key(|(_, seat)| seat.sessions).map(|(at, _)| at)
+}
+
+/// What one instance said about a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// It has it in memory.
+    Loaded,
+    /// It does not, and knows it.
+    Cold,
+    /// It does not know it.
+    Unknown,
+    /// It could not be asked, did not answer in time, or answers no such question.
+    Nothing,
+}
+
+/// Where a session may be called back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// Only there: that instance has it, or may have it.
+    At(usize),
+    /// At any.
+    Anywhere,
+    /// Nowhere: these say that they have it, and nothing tells which one is right.
+    Split(Vec<usize>),
+}
+
+/// Chooses where a session that is not loaded here is called back, by what all instances said.
+///
+/// `recorded` is the instance that had it last and never proved that it let go: it may still have it,
+/// so nobody else gets it until it says that it does not.
+#[must_use]
+pub fn call_back_at(recorded: Option<usize>, words: &[Word]) -> Where {
+    let loaded: Vec<usize> = (0..words.len()).filter(|at| words[*at] == Word::Loaded).collect();
+    if let Some(at) = recorded.filter(|at| *at < words.len()) {
+        match words[at] {
+            Word::Loaded | Word::Nothing => return Where::At(at),
+            Word::Cold | Word::Unknown => {}
+        }
+    }
+    match loaded.as_slice() {
+        [] => Where::Anywhere,
+        [one] => Where::At(*one),
+        _ => Where::Split(loaded),
+    }
+}
+
+/// How long to wait before a connection is tried again, in milliseconds: twice as long with each
+/// failure, and a part of it by chance, so that many daemons do not come back in one moment.
+///
+/// `failures` counts from 1, `chance` is any number.
+#[must_use]
+pub fn retry_ms(failures: u32, first_ms: u64, most_ms: u64, chance: u64) -> u64 {
+    let doublings = failures.saturating_sub(1).min(32);
+    let most = most_ms.max(1);
+    let whole = first_ms.max(1).saturating_mul(1 << doublings).min(most);
+    // From a half of it to all of it.
+    let half = whole / 2;
+    half + chance % (whole - half + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seat(sessions: usize) -> Seat {
+        Seat { up: true, silent: false, sessions, sessions_max: 3 }
+    }
+
+    #[test]
+    fn the_one_with_the_fewest_sessions_gets_the_next() {
+        assert_eq!(fewest(&[seat(2), seat(1), seat(1)]), Some(1));
+        assert_eq!(fewest(&[seat(3), seat(3)]), None);
+        assert_eq!(fewest(&[Seat { up: false, ..seat(0) }, seat(2)]), Some(1));
+        assert_eq!(fewest(&[Seat { silent: true, ..seat(0) }, seat(2)]), Some(1));
+        assert_eq!(fewest(&[]), None);
+    }
+
+    #[test]
+    fn a_session_goes_to_who_has_it_and_else_to_anybody() {
+        use Word::{Cold, Loaded, Nothing, Unknown};
+        let table: &[(Option<usize>, &[Word], Where)] = &[
+            (None, &[Cold, Cold], Where::Anywhere),
+            (None, &[Unknown, Nothing], Where::Anywhere),
+            (None, &[Cold, Loaded], Where::At(1)),
+            (None, &[Loaded, Loaded, Cold], Where::Split(vec![0, 1])),
+            (Some(1), &[Loaded, Loaded, Cold], Where::At(1)),
+            (Some(0), &[Nothing, Cold], Where::At(0)),
+            (Some(0), &[Cold, Cold], Where::Anywhere),
+            (Some(0), &[Cold, Loaded], Where::At(1)),
+            (Some(0), &[Unknown, Nothing], Where::Anywhere),
+            // It is not in the configuration any more.
+            (Some(7), &[Cold, Cold], Where::Anywhere),
+        ];
+        for (recorded, words, want) in table {
+            assert_eq!(call_back_at(*recorded, words), *want, "{recorded:?} {words:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn waits_grow_and_stay_between_their_bounds(
+            failures in 0..u32::MAX, first in 0..100_000u64, most in 0..1_000_000u64, chance: u64
+        ) {
+            let wait = retry_ms(failures, first, most, chance);
+            prop_assert!(wait <= most.max(1));
+            let next = retry_ms(failures.saturating_add(1), first, most, u64::MAX - 1);
+            prop_assert!(next >= wait / 2);
+        }
+    }
+
+    #[test]
+    fn each_failure_doubles_the_wait() {
+        let most = |failures| (0..2000).map(|chance| retry_ms(failures, 500, 30_000, chance)).max();
+        let least =
+            |failures| (0..2000).map(|chance| retry_ms(failures, 500, 30_000, chance)).min();
+        assert_eq!((least(1), most(1)), (Some(250), Some(500)));
+        assert_eq!((least(2), most(2)), (Some(500), Some(1000)));
+        assert_eq!(retry_ms(40, 500, 30_000, 0), 15_000);
+    }
+}
