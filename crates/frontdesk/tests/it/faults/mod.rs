@@ -16,6 +16,7 @@ mod homes;
 mod idle;
 mod keep;
 mod kills;
+mod leases;
 mod old;
 mod orphans;
 mod outside;
@@ -25,6 +26,7 @@ mod rounds;
 mod shared;
 mod shim;
 mod streams;
+mod take;
 mod turns;
 
 use std::fs;
