@@ -17,6 +17,7 @@ mod homes;
 mod idle;
 mod keep;
 mod kills;
+mod leases;
 mod old;
 mod orphans;
 mod outside;
@@ -27,6 +28,7 @@ mod shared;
 mod shim;
 mod story;
 mod streams;
+mod take;
 mod turns;
 
 use std::fs;
