@@ -1,5 +1,7 @@
-//! Decisions over several instances of one agent: which one gets a session, which one has it, and
-//! when one that is away is tried again.
+//! Decisions over several instances of one agent: which one gets a session, which one has it, what
+//! their words add up to, and when one that is away is tried again.
+
+use crate::status::Heard;
 
 /// One instance of an agent as the choice sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,59 @@ pub enum Word {
     Unknown,
     /// It could not be asked, did not answer in time, or answers no such question.
     Nothing,
+}
+
+/// A word, and who said it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said<'a> {
+    /// Name of the agent.
+    pub agent: &'a str,
+    /// How the instance is named to people.
+    pub name: &'a str,
+    /// What it said.
+    pub word: Word,
+}
+
+/// What many words add up to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gathered {
+    /// The strongest word.
+    pub heard: Option<Heard>,
+    /// Whose it is.
+    pub agent: Option<String>,
+    /// The instances that have the session in memory, by their own word.
+    pub loaded_at: Vec<String>,
+    /// Those that could not be asked and might have said more.
+    pub unreachable: Vec<String>,
+}
+
+/// Adds words up: in memory anywhere is in memory. Where one says that it knows a session of its
+/// agent, the other agents' silence is no matter; that of the same agent's instances is.
+#[must_use]
+pub fn gather(said: &[Said<'_>]) -> Gathered {
+    let first = |word| said.iter().find(|said| said.word == word);
+    let names = |word, agent: Option<&str>| {
+        let those = said.iter().filter(|said| said.word == word);
+        let those = those.filter(|said| agent.is_none_or(|agent| agent == said.agent));
+        let mut names: Vec<String> = those.map(|said| said.name.to_owned()).collect();
+        names.dedup();
+        names
+    };
+    if let Some(loaded) = first(Word::Loaded) {
+        return Gathered {
+            heard: Some(Heard::Loaded),
+            agent: Some(loaded.agent.to_owned()),
+            loaded_at: names(Word::Loaded, None),
+            unreachable: Vec::new(),
+        };
+    }
+    let cold = first(Word::Cold).map(|cold| cold.agent);
+    Gathered {
+        heard: cold.map(|_| Heard::Cold),
+        agent: cold.map(ToOwned::to_owned),
+        loaded_at: Vec::new(),
+        unreachable: names(Word::Nothing, cold),
+    }
 }
 
 /// Where a session may be called back.
@@ -124,6 +179,24 @@ mod tests {
         for (recorded, words, want) in table {
             assert_eq!(call_back_at(*recorded, words), *want, "{recorded:?} {words:?}");
         }
+    }
+
+    #[test]
+    fn words_add_up_to_the_strongest_and_silence_is_told_where_it_matters() {
+        use Word::{Cold, Loaded, Nothing, Unknown};
+        let said = |agent, name, word| Said { agent, name, word };
+        let all = [said("a", "u1", Cold), said("a", "u2", Nothing), said("b", "b", Nothing)];
+        let told = gather(&all);
+        assert_eq!((told.heard, told.agent.as_deref()), (Some(Heard::Cold), Some("a")));
+        assert_eq!(told.unreachable, ["u2"]);
+        let told = gather(&[said("a", "u1", Nothing), said("a", "u2", Loaded)]);
+        assert_eq!(told.heard, Some(Heard::Loaded));
+        assert_eq!((told.loaded_at, told.unreachable), (vec!["u2".to_owned()], vec![]));
+        let told = gather(&[said("a", "u1", Loaded), said("a", "u2", Loaded)]);
+        assert_eq!(told.loaded_at, ["u1", "u2"]);
+        let told = gather(&[said("a", "u1", Unknown), said("b", "b", Nothing)]);
+        assert_eq!((told.heard, told.unreachable), (None, vec!["b".to_owned()]));
+        assert_eq!(gather(&[said("a", "u1", Unknown)]), Gathered::default());
     }
 
     proptest! {

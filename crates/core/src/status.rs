@@ -136,7 +136,9 @@ pub struct Facts {
     pub held_by: Option<Value>,
     /// What instances answered, if any had to be asked.
     pub heard: Option<Heard>,
-    /// Agents that could not be asked.
+    /// Instances that say they have it in memory, where that is all we know.
+    pub loaded_at: Vec<String>,
+    /// Instances that could not be asked and might know more.
     pub unreachable: Vec<String>,
     /// Our own table may lack sessions: the index is being made or compared with the journals.
     pub incomplete: bool,
@@ -191,7 +193,10 @@ pub struct Meta {
     /// Its journal cannot be written at present.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub behind: bool,
-    /// Agents that could not be asked.
+    /// Instances that say they have it in memory, where that is all we know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loaded_at: Vec<String>,
+    /// Instances that could not be asked and might know more.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreachable: Vec<String>,
 }
@@ -216,6 +221,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         resumable,
         held_by,
         heard,
+        loaded_at,
         unreachable,
         incomplete,
         agent,
@@ -235,6 +241,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         held_by: None,
         keys,
         behind,
+        loaded_at: Vec::new(),
         unreachable: Vec::new(),
     };
     let is_loaded = if let Some((state, owner)) = loaded {
@@ -245,7 +252,15 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         true
     } else if heard == Some(Heard::Loaded) {
         meta.source = Source::Agent;
+        meta.loaded_at = loaded_at;
         true
+    } else if !unreachable.is_empty() {
+        // One that could not be asked may have it in memory, also where we have its journal.
+        meta.source = Source::None;
+        meta.unreachable = unreachable;
+        meta.resumable = resumable.filter(|resumable| recorded && !resumable);
+        meta.held_by = held_by;
+        false
     } else if recorded {
         meta.source = Source::Index;
         meta.resumable = resumable.filter(|resumable| !resumable);
@@ -254,9 +269,8 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
     } else if heard == Some(Heard::Cold) {
         meta.source = Source::Agent;
         false
-    } else if incomplete || !unreachable.is_empty() {
+    } else if incomplete {
         meta.source = Source::None;
-        meta.unreachable = unreachable;
         false
     } else {
         return Err(WireError::not_found(asked));
@@ -307,7 +321,10 @@ mod tests {
             (gone, false, Source::Index),
             (heard(Heard::Loaded), true, Source::Agent),
             (heard(Heard::Cold), false, Source::Agent),
-            (unreachable, false, Source::None),
+            (unreachable.clone(), false, Source::None),
+            (Facts { recorded: true, ..unreachable.clone() }, false, Source::None),
+            (Facts { heard: Some(Heard::Loaded), ..unreachable.clone() }, true, Source::Agent),
+            (Facts { moving: true, ..unreachable }, true, Source::Owner),
             (incomplete, false, Source::None),
         ];
         for (facts, is_loaded, source) in table {

@@ -45,6 +45,21 @@ impl Instance {
         self.keep_no_more(native).await;
     }
 
+    /// The agent has said that it does not have this session in memory. `false` if that changes
+    /// nothing: it was not thought to, or it has a request to open it and may do so yet.
+    pub fn forget(&self, native: &str) -> bool {
+        let mut shared = lock(&self.shared);
+        !shared.unanswered.contains(native) && shared.kept.remove(native).is_some()
+    }
+
+    /// An earlier daemon has left it so that the agent may have this session.
+    pub fn may_have(&self, native: &str) {
+        let mut shared = lock(&self.shared);
+        if !shared.routes.contains_key(native) {
+            shared.kept.entry(native.into()).or_default();
+        }
+    }
+
     /// Whether the agent may still have a session that is unloaded here.
     #[must_use]
     pub fn keeps(&self, native: &str) -> bool {

@@ -16,11 +16,11 @@ use frontdesk_core::limits::Limits;
 use frontdesk_core::session::{Position, Tag};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::ledger::Ledger;
 use super::link::{DEAD_WORD, LinkSender};
-use crate::config::AgentConfig;
+use crate::config::{AgentConfig, without_secrets};
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
 
@@ -75,6 +75,8 @@ pub struct Instance {
     pub(super) exit_told: AtomicBool,
     /// Things that were dropped and counted.
     pub counters: Counters,
+    /// Room for status questions about different ids at once.
+    pub probes: Semaphore,
     paused: watch::Receiver<bool>,
 }
 
@@ -211,6 +213,7 @@ impl Instance {
         let Parts { id, agent, url, pid, cwd, greeting, link, ledger, limits, .. } = parts;
         let Parts { data_dir, run_dir, paused, before, .. } = parts;
         let kept = before.kept.iter().map(|native| (Arc::from(&**native), 0)).collect();
+        let probes = Semaphore::new(limits.probe_requests as usize);
         Self {
             id,
             agent,
@@ -237,6 +240,7 @@ impl Instance {
             stopping: AtomicBool::new(false),
             exit_told: AtomicBool::new(false),
             counters: Counters::default(),
+            probes,
             paused,
         }
     }
@@ -281,6 +285,12 @@ impl Instance {
     #[must_use]
     pub fn quirks(&self) -> Quirks {
         self.quirks.get().copied().unwrap_or(self.agent.quirks)
+    }
+
+    /// The address it is connected to, without what may be secret in it; `None` for a process.
+    #[must_use]
+    pub fn shown_url(&self) -> Option<String> {
+        self.url.as_deref().map(without_secrets)
     }
 
     /// Whether its first process is there and no zombie. A process that is gone may have left

@@ -41,7 +41,7 @@ use crate::hold::{Order, Report};
 use outbox::{ClaimAnswer, Shared, UNACKED_BYTES_MAX};
 pub use receiver::DEAD_WORD;
 use receiver::HolderReceiver;
-pub use url::{UrlClaims, UrlError};
+pub use url::{UrlClaims, UrlError, claims_in};
 
 /// Longest report of a starting holder, in bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 10;

@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
         } else {
             doctor::show_checks(&checks, shell)?;
         }
-        let broken = checks.iter().any(|(_, check)| check.found.is_some() && !check.starts);
+        let broken = checks.iter().any(|(_, check)| check.can_be_asked() && !check.starts);
         return Ok(if broken { Exit::Failed } else { Exit::Done });
     }
     if args.json {
@@ -73,14 +73,17 @@ fn show(agents: &[Agent], shell: &mut Shell) -> Result<(), Failure> {
         .iter()
         .map(|agent| {
             let default = if agent.default { " *" } else { "" };
-            let command = text::line(&agent.command.join(" "));
-            let missing = if agent.found.is_none() { " (not found)" } else { "" };
+            let urls: Vec<String> = agent.urls.iter().map(wire::Url::describe).collect();
+            let way = if urls.is_empty() { agent.command.join(" ") } else { urls.join(", ") };
+            let way = text::line(&way);
+            let is_missing = agent.found.is_none() && urls.is_empty();
+            let missing = if is_missing { " (not found)" } else { "" };
             vec![
                 format!("{}{default}", text::line(&agent.name)),
                 wire::info_version(agent.agent_info.as_ref()).unwrap_or_else(|| "-".to_owned()),
                 agent.sessions.to_string(),
                 agent.instances.to_string(),
-                format!("{command}{missing}"),
+                format!("{way}{missing}"),
                 wire::ability_names(agent.abilities.as_ref()).join(" "),
             ]
         })
@@ -89,7 +92,7 @@ fn show(agents: &[Agent], shell: &mut Shell) -> Result<(), Failure> {
         let agent = index.checked_sub(1).and_then(|index| agents.get(index));
         let style = match agent {
             None => BOLD,
-            Some(agent) if agent.found.is_none() => DIM,
+            Some(agent) if !agent.is_there() => DIM,
             Some(_) => PLAIN,
         };
         shell.out.styled(style, line)?;

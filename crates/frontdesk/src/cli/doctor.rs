@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
     }
     let bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
     let broken =
-        info.is_some() && checks.iter().any(|(_, check)| check.found.is_some() && !check.starts);
+        info.is_some() && checks.iter().any(|(_, check)| check.can_be_asked() && !check.starts);
     Ok(if bad || broken { Exit::Failed } else { Exit::Done })
 }
 
@@ -225,7 +225,7 @@ pub(crate) fn show_checks(
             };
             vec![
                 text::line(&check.agent),
-                if check.found.is_some() { "yes" } else { "no" }.to_owned(),
+                found(check),
                 version
                     .or_else(|| wire::info_version(check.agent_info.as_ref()))
                     .unwrap_or_else(|| "-".to_owned()),
@@ -239,18 +239,32 @@ pub(crate) fn show_checks(
         let style = match index.checked_sub(1).and_then(|index| checks.get(index)) {
             None => BOLD,
             Some((_, check)) if check.starts => GOOD,
-            Some((_, check)) if check.found.is_some() && check.error.is_some() => BAD,
+            Some((_, check)) if check.can_be_asked() && check.error.is_some() => BAD,
             Some(_) => DIM,
         };
         shell.out.styled(style, line)?;
     }
     for (_, check) in checks {
-        if let Some(error) = check.error.as_deref().filter(|_| check.found.is_some()) {
+        if let Some(error) = check.error.as_deref().filter(|_| check.can_be_asked()) {
             let words = format!("{}: {}", text::line(&check.agent), text::line(error));
+            shell.out.styled(WANTED, &words)?;
+        }
+        // Where none is up, the error above has them all.
+        for url in check.urls.iter().filter(|url| !url.up && check.starts) {
+            let words = format!("{}: {}", text::line(&check.agent), text::line(&url.describe()));
             shell.out.styled(WANTED, &words)?;
         }
     }
     Ok(())
+}
+
+/// Whether the program was found; of urls, how many are up.
+fn found(check: &Check) -> String {
+    if check.urls.is_empty() {
+        return if check.found.is_some() { "yes" } else { "no" }.to_owned();
+    }
+    let up = check.urls.iter().filter(|url| url.up).count();
+    format!("{up} of {}", check.urls.len())
 }
 
 fn show_finding(finding: &Finding, shell: &mut Shell) -> Result<(), Failure> {

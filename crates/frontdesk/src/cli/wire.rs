@@ -203,6 +203,8 @@ pub(crate) struct Agent {
     pub(crate) command: Vec<String>,
     /// Whether new sessions go to it when nothing else is said.
     pub(crate) default: bool,
+    /// Where it is reached, in place of a command.
+    pub(crate) urls: Vec<Url>,
     /// Where the program was found.
     pub(crate) found: Option<String>,
     /// Running processes.
@@ -215,12 +217,44 @@ pub(crate) struct Agent {
     pub(crate) agent_info: Option<Value>,
 }
 
+/// An address of an agent that runs already.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Url {
+    /// The address.
+    pub(crate) url: String,
+    /// Whether there is a connection.
+    pub(crate) up: bool,
+    /// Why there is none.
+    pub(crate) error: Option<String>,
+}
+
+impl Url {
+    /// The address, and in brackets what is wrong with it.
+    pub(crate) fn describe(&self) -> String {
+        match (self.up, self.error.as_deref()) {
+            (true, _) => self.url.clone(),
+            (false, Some(error)) => format!("{} (down: {error})", self.url),
+            (false, None) => format!("{} (down)", self.url),
+        }
+    }
+}
+
+impl Agent {
+    /// Whether it could be asked: its program is there, or one of its urls is up.
+    pub(crate) fn is_there(&self) -> bool {
+        self.found.is_some() || self.urls.iter().any(|url| url.up)
+    }
+}
+
 /// The result of `_frontdesk/check`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Check {
     /// The agent's name.
     pub(crate) agent: String,
+    /// Where it is reached, in place of a command.
+    pub(crate) urls: Vec<Url>,
     /// Where the program was found.
     pub(crate) found: Option<String>,
     /// Its version, if it told.
@@ -237,6 +271,13 @@ pub(crate) struct Check {
     pub(crate) agent_info: Option<Value>,
     /// What went wrong.
     pub(crate) error: Option<String>,
+}
+
+impl Check {
+    /// Whether there is something to be asked: its program was found, or it has urls.
+    pub(crate) fn can_be_asked(&self) -> bool {
+        self.found.is_some() || !self.urls.is_empty()
+    }
 }
 
 /// The session methods in an `abilities` object, by name: members that are `true` or objects.

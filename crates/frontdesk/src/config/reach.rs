@@ -74,7 +74,7 @@ pub(super) fn check_urls(
         let is_clean = !url.chars().any(|c| c.is_whitespace() || c.is_control());
         let shown = super::without_secrets(url);
         let host = rest.and_then(|rest| rest.split(['/', '?']).next()).unwrap_or_default();
-        let wrong = if !has_host || !is_clean || url.parse::<tungstenite::http::Uri>().is_err() {
+        let wrong = if !has_host || !is_clean || !has_port_or_none(url) {
             Some(format!("`{shown}` is no address like ws://HOST:PORT/PATH"))
         } else if url.starts_with("wss://") {
             Some(format!(
@@ -124,6 +124,13 @@ pub(super) fn environment(
         }
     }
     Ok(env.0)
+}
+
+/// Whether what stands behind the host, if anything does, is a port.
+fn has_port_or_none(url: &str) -> bool {
+    let uri = url.parse::<tungstenite::http::Uri>().ok();
+    let authority = uri.as_ref().and_then(|uri| uri.authority());
+    authority.is_some_and(|all| all.as_str().ends_with(all.host()) || all.port_u16().is_some())
 }
 
 /// The headers of the request that opens a connection.

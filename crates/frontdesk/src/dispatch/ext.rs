@@ -274,6 +274,7 @@ fn agents(node: &Node) -> Value {
             json!({
                 "name": agent.name,
                 "command": agent.command,
+                "urls": node.urls_of(&agent.name).iter().map(|url| url.to_json()).collect::<Vec<_>>(),
                 "default": agent.name == node.config.default_agent,
                 "known": agent.known.map(|known| known.kind),
                 "found": program.flatten(),
@@ -304,7 +305,15 @@ async fn check(node: &Arc<Node>, conn: &Arc<Conn>, params: &Value) -> Result<Val
     let agent = node.agent_or_error(name)?;
     let program = agent.command.first().and_then(|program| crate::config::find_program(program));
     let mut report = json!({ "agent": name, "found": program, "starts": false });
-    if program.is_none() {
+    if !agent.urls.is_empty() {
+        let until = tokio::time::Instant::now() + Duration::from_millis(node.limits.probe_ms);
+        for url in node.urls_of(name) {
+            url.want();
+            url.first_attempt(until).await;
+        }
+        let urls: Vec<Value> = node.urls_of(name).iter().map(|url| url.to_json()).collect();
+        report["urls"] = json!(urls);
+    } else if program.is_none() {
         report["error"] = json!("its program was not found");
         return Ok(report);
     }

@@ -58,6 +58,14 @@ async fn request(node: &Arc<Node>, conn: &Arc<Conn>, frame: Frame) {
         let error = WireError::new(Code::InvalidRequest, "send initialize first");
         return conn.answer(&id, Err(&error));
     }
+    if matches!(
+        method,
+        Method::Load | Method::Resume | Method::Fork | Method::Close | Method::Delete
+    ) && let Some(asked) = frame.session_id()
+    {
+        // What was unknown a moment ago may be known from here on.
+        node.probes.forget(&asked);
+    }
     match method {
         // What a client sends behind it must find it done.
         Method::Initialize => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use frontdesk_core::envelope::{Frame, quote};
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::methods::Method;
+use frontdesk_core::place::Word;
 use frontdesk_core::route::same_folder;
 use frontdesk_core::session::{Attach, By, How, Input, Mark};
 use serde_json::json;
@@ -15,6 +16,7 @@ use crate::conn::Conn;
 use crate::node::Node;
 use crate::node::birth::{Bearing, Forking};
 use crate::node::directory::{Found, Row};
+use crate::node::probes::Asked;
 use crate::session::LaneMsg;
 
 type Answer = Option<Result<String, WireError>>;
@@ -240,8 +242,13 @@ async fn adopt_by_word(
     let (instance, is_new) = node.any_instance(agent, Some(conn), conn.bound.is_some()).await?;
     let abilities = instance.abilities();
     let knows = if abilities.status {
-        let facts = super::status::ask(node, vec![instance.clone()], asked).await;
-        facts.heard.is_some()
+        let asked_ones = if agent.urls.is_empty() {
+            vec![Asked::running(instance.clone())]
+        } else {
+            node.askable_urls(agent)
+        };
+        let words = node.ask_all(&asked_ones, asked, false).await;
+        words.iter().any(|word| matches!(word, Word::Loaded | Word::Cold))
     } else {
         false
     };

@@ -73,10 +73,11 @@ async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result
     if node.greeted(&agent).is_some_and(|greeted| !greeted.abilities.delete) {
         return Err(WireError::method_not_found("session/delete"));
     }
-    let (instance, is_new) = match node.any_instance(&agent, Some(conn), true).await {
+    let native = row.view.native.clone().unwrap_or_default();
+    let (instance, is_new) = match node.instance_for(&agent, &native, conn).await {
         Some(found) => found,
         None => {
-            let text = format!("agent {:?} could not be started to delete the session", agent.name);
+            let text = format!("agent {:?} could not be reached to delete the session", agent.name);
             return Err(WireError::new(Code::AgentStart, text));
         }
     };
@@ -88,11 +89,10 @@ async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result
         return Err(error);
     }
     let (instance, is_new) = if instance.has_ended().is_some() {
-        node.any_instance(&agent, Some(conn), true).await.unwrap_or((instance, is_new))
+        node.instance_for(&agent, &native, conn).await.unwrap_or((instance, is_new))
     } else {
         (instance, is_new)
     };
-    let native = row.view.native.clone().unwrap_or_default();
     let outcome = delete_at_agent(node, &instance, &native).await;
     if is_new {
         node.set_aside(instance, conn);

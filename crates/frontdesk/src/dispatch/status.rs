@@ -1,20 +1,19 @@
 //! `session/status`: answered from the directory, in no lane, behind nothing. Only where our own
-//! table does not know, running instances with the marker are asked, all at once.
+//! table does not know, or an agent's urls may know more, are instances with the marker asked, all at once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use frontdesk_core::envelope::Frame;
-use frontdesk_core::errors::WireError;
+use frontdesk_core::place::{Gathered, gather};
 use frontdesk_core::route::Meaning;
-use frontdesk_core::status::{Facts, Heard, answer, hear};
-use serde_json::json;
+use frontdesk_core::status::{Facts, answer};
 
 use super::session_id;
-use crate::agent::instance::Instance;
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::node::directory::Row;
+use crate::node::probes::{Asked, said};
 use crate::node::standing::Standing;
 
 pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
@@ -27,11 +26,18 @@ pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
         }
     };
     match own_facts(node, conn, &asked) {
-        Own::Known(facts) => reply(conn, id, &asked, *facts),
+        Own::Known(facts, urls) if urls.is_empty() => reply(conn, id, &asked, *facts),
+        Own::Known(..) => {
+            let (node, conn, id) = (node.clone(), conn.clone(), id.to_owned());
+            tokio::spawn(async move {
+                let facts = ask_again(&node, &conn, &asked).await;
+                reply(&conn, &id, &asked, facts);
+            });
+        }
         Own::Deleted => reply(conn, id, &asked, Facts::default()),
         Own::Unknown => {
             let incomplete = node.standings.now() != Standing::Complete;
-            if askable(node).is_empty() && node.unread_lists().is_empty() {
+            if node.askable().is_empty() && node.unread_lists().is_empty() {
                 let facts = Facts { incomplete, ..Facts::default() };
                 return reply(conn, id, &asked, facts);
             }
@@ -47,22 +53,50 @@ pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
 
 /// What others know: instances that answer for themselves, and lists that are being read just now.
 async fn ask_others(node: &Node, conn: &Conn, asked: &str) -> Facts {
-    let askable = askable(node);
-    let names: Vec<String> = askable.iter().map(|instance| instance.agent.name.clone()).collect();
+    let askable = node.askable();
     let limit = Duration::from_millis(node.limits.probe_ms);
-    let (mut facts, ()) = tokio::join!(ask(node, askable, asked), node.lists.settle(limit));
-    if let Own::Known(own) = own_facts(node, conn, asked) {
+    let (words, ()) = tokio::join!(node.ask_all(&askable, asked, true), node.lists.settle(limit));
+    if let Own::Known(own, _) = own_facts(node, conn, asked) {
         return *own;
     }
-    // Who answers for itself needs no list.
-    let unread = node.unread_lists().into_iter().filter(|name| !names.contains(name));
-    facts.unreachable.extend(unread);
+    let mut facts = with_words(Facts::default(), gather(&said(&askable, &words)));
+    if facts.heard.is_none() {
+        // Who answers for itself needs no list.
+        let names = |name: &String| askable.iter().any(|asked| asked.agent == *name);
+        let unread = node.unread_lists().into_iter().filter(|name| !names(name));
+        facts.unreachable.extend(unread);
+    }
     facts
+}
+
+/// A session that nobody here has loaded, of an agent behind urls: another one may have. They are
+/// asked by the agent's own id.
+async fn ask_again(node: &Node, conn: &Conn, asked: &str) -> Facts {
+    let Own::Known(own, askable) = own_facts(node, conn, asked) else { return Facts::default() };
+    let native = askable.first().map(|(native, _)| native.clone()).unwrap_or_default();
+    let askable: Vec<Asked> = askable.into_iter().map(|(_, asked)| asked).collect();
+    let words = node.ask_all(&askable, &native, false).await;
+    // It may have been opened or closed here meanwhile.
+    let own = match own_facts(node, conn, asked) {
+        Own::Known(now, _) => now,
+        Own::Deleted | Own::Unknown => own,
+    };
+    let gathered = gather(&said(&askable, &words));
+    if gathered.loaded_at.len() > 1 && own.loaded.is_none() {
+        tracing::error!(session = asked, at = ?gathered.loaded_at, "several urls say that they have one session");
+    }
+    with_words(*own, gathered)
+}
+
+fn with_words(facts: Facts, gathered: Gathered) -> Facts {
+    let Gathered { heard, agent, loaded_at, unreachable } = gathered;
+    Facts { heard, agent: facts.agent.or(agent), loaded_at, unreachable, ..facts }
 }
 
 /// What our own table knows of an id.
 enum Own {
-    Known(Box<Facts>),
+    /// What is known, and whom else to ask: urls of its agent, by the agent's own id of it.
+    Known(Box<Facts>, Vec<(String, Asked)>),
     Deleted,
     Unknown,
 }
@@ -71,11 +105,13 @@ fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Own {
     // A key means its session on every endpoint: one look-up, not one for the meaning as well.
     let by_key = asked.parse().ok().and_then(|key| node.directory.get(key));
     if let Some(row) = by_key {
-        return Own::Known(Box::new(facts_of(node, row)));
+        return known(node, row);
     }
     let (meaning, deleted) = node.directory.look_up(asked, conn.bound.as_deref());
     let facts = match meaning {
-        Meaning::One(key) => node.directory.get(key).map(|row| facts_of(node, row)),
+        Meaning::One(key) => {
+            return node.directory.get(key).map_or(Own::Unknown, |row| known(node, row));
+        }
         Meaning::Unknown if deleted => return Own::Deleted,
         Meaning::Unknown => None,
         Meaning::Several(keys) => {
@@ -86,7 +122,17 @@ fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Own {
             facts.map(|facts| Facts { keys, ..facts })
         }
     };
-    facts.map_or(Own::Unknown, |facts| Own::Known(Box::new(facts)))
+    facts.map_or(Own::Unknown, |facts| Own::Known(Box::new(facts), Vec::new()))
+}
+
+fn known(node: &Node, row: Arc<Row>) -> Own {
+    let agent = node.agent(&row.view.agent).filter(|agent| !agent.urls.is_empty());
+    let native = row.view.native.clone().unwrap_or_default();
+    let facts = facts_of(node, row);
+    let is_cold = facts.loaded.is_none() && !facts.moving;
+    let urls = agent.filter(|_| is_cold).map(|agent| node.askable_urls(&agent));
+    let urls = urls.unwrap_or_default().into_iter().map(|asked| (native.clone(), asked));
+    Own::Known(Box::new(facts), urls.collect())
 }
 
 fn facts_of(node: &Node, row: Arc<Row>) -> Facts {
@@ -104,54 +150,4 @@ fn reply(conn: &Conn, id: &str, asked: &str, facts: Facts) {
         Ok(answer) => Frame::success(id, &answer.v1(conn.words)),
         Err(error) => Frame::failure(id, &error.to_json()),
     });
-}
-
-/// Running instances that offer the method: nothing is started to answer a probe.
-fn askable(node: &Node) -> Vec<Arc<Instance>> {
-    let running = node.running_instances();
-    running.into_iter().filter(|i| i.abilities().status && i.has_ended().is_none()).collect()
-}
-
-/// Asks instances, all at once, each for at most `probe_ms`.
-pub(super) async fn ask(node: &Node, instances: Vec<Arc<Instance>>, asked: &str) -> Facts {
-    let limit = Duration::from_millis(node.limits.probe_ms);
-    let params = json!({ "sessionId": asked }).to_string();
-    let probes: Vec<_> = instances
-        .into_iter()
-        .map(|instance| {
-            let params = params.clone();
-            tokio::spawn(async move {
-                let call = instance.call("session/status", &params, u64::MAX / 2);
-                let heard = tokio::time::timeout(limit, call).await.ok().and_then(Result::ok);
-                (instance.agent.name.clone(), heard)
-            })
-        })
-        .collect();
-    let mut facts = Facts::default();
-    for probe in probes {
-        let Ok((agent, heard)) = probe.await else { continue };
-        match heard {
-            Some(frame) => match (frame.result().map(hear), frame.error()) {
-                (Some(Heard::Loaded), _) => {
-                    facts.heard = Some(Heard::Loaded);
-                    facts.agent = Some(agent);
-                }
-                (Some(Heard::Cold), _) if facts.heard != Some(Heard::Loaded) => {
-                    facts.heard = Some(Heard::Cold);
-                    facts.agent = Some(agent);
-                }
-                (Some(Heard::Cold), _) => {}
-                (_, Some(error)) if is_not_found(error) => {}
-                (Some(Heard::Malformed) | None, _) => facts.unreachable.push(agent),
-            },
-            None => facts.unreachable.push(agent),
-        }
-    }
-    facts
-}
-
-fn is_not_found(error: &str) -> bool {
-    let code = WireError::not_found("").code.number();
-    let value: serde_json::Value = serde_json::from_str(error).unwrap_or_default();
-    value.get("code").and_then(serde_json::Value::as_i64) == Some(code)
 }

@@ -100,6 +100,10 @@ impl Node {
         let found = running.into_iter().find(|i| owner.is_some_and(|o| *o.instance == *i.id.0));
         let (instance, reserved) = match found {
             Some(instance) => (instance, false),
+            None if !agent.urls.is_empty() => {
+                let native = parent.view.native.as_deref().unwrap_or_default();
+                (self.reserve_for(&agent, native).await?.0, true)
+            }
             None => {
                 let cwd = &parent.view.cwd;
                 (self.reserve_instance(&agent, conn.as_deref(), cwd).await?, true)

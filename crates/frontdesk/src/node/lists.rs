@@ -4,6 +4,7 @@
 //! a status probe. Agents that lack a list, refuse it, answer `null` or lie are tolerated.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,10 +25,19 @@ use crate::log::LogError;
 /// An agent's list may be as much behind what the agent told us and still be of the same moment.
 const LISTED_LATE: SignedDuration = SignedDuration::from_secs(2);
 
+/// Sessions of one agent whose url is remembered.
+const LISTED_MAX: usize = 1 << 18;
+
+/// Urls, as bits in their order, by session.
+type Holders = HashMap<Box<str>, u64>;
+
 /// When each agent's list was read last, and by whom it is being read.
 #[derive(Debug, Default)]
 pub struct Lists {
     read: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Option<Instant>>>>>,
+    /// Of an agent behind several urls: which could not be asked the last time, and which of them has
+    /// a session that not all of them have.
+    urls: Mutex<HashMap<String, (Vec<String>, Holders)>>,
 }
 
 impl Lists {
@@ -38,6 +48,37 @@ impl Lists {
         for slot in slots {
             let _ = tokio::time::timeout_at(until, slot.lock()).await;
         }
+    }
+
+    fn note(&self, agent: &str, missing: Vec<String>, holders: Holders) {
+        let mut urls = lock(&self.urls);
+        let (was_missing, known) = urls.entry(agent.to_owned()).or_default();
+        *was_missing = missing;
+        if was_missing.is_empty() {
+            *known = holders;
+            return;
+        }
+        // Of those that could not be asked only what they said before is known.
+        for (native, bits) in holders {
+            if known.len() < LISTED_MAX || known.contains_key(&native) {
+                *known.entry(native).or_default() |= bits;
+            }
+        }
+    }
+
+    /// The urls of an agent that could not be asked for their list the last time.
+    #[must_use]
+    pub fn missing(&self, agent: &str) -> Vec<String> {
+        lock(&self.urls).get(agent).map(|(missing, _)| missing.clone()).unwrap_or_default()
+    }
+
+    /// Whether the url at this place, of an agent's, has a session in its list: `None` where that tells
+    /// it from no other.
+    #[must_use]
+    pub fn is_at(&self, agent: &str, native: &str, at: usize) -> Option<bool> {
+        let urls = lock(&self.urls);
+        let bits = urls.get(agent)?.1.get(native)?;
+        Some(at < 64 && bits & (1 << at) != 0)
     }
 
     /// Whether an agent's list was read in this daemon's life.
@@ -83,7 +124,10 @@ impl Node {
         for (name, read) in reads {
             match tokio::time::timeout_at(until, read).await {
                 Ok(Ok(true)) => {}
-                Ok(_) | Err(_) => unreachable.push(name),
+                Ok(_) | Err(_) => match self.lists.missing(&name) {
+                    missing if missing.is_empty() => unreachable.push(name),
+                    missing => unreachable.extend(missing),
+                },
             }
         }
         unreachable
@@ -105,23 +149,12 @@ impl Node {
         if self.greeted(agent).is_some_and(|greeted| !greeted.abilities.list) {
             return true;
         }
-        let Some((instance, is_new)) = self.any_instance(agent, conn, start).await else {
-            return !start;
+        let (rows, answered) = if agent.urls.is_empty() {
+            let Some(read) = self.read_list(agent, conn, start).await else { return !start };
+            read
+        } else {
+            self.read_lists(agent).await
         };
-        let asked = instance.abilities().list;
-        let pages = if asked { self.list_pages(&instance, None).await } else { Vec::new() };
-        if is_new {
-            match conn {
-                Some(conn) => self.set_aside(instance, conn),
-                None => self.retire(&instance),
-            }
-        }
-        let rows: Vec<Value> = pages
-            .iter()
-            .filter_map(|page| page.get("sessions")?.as_array())
-            .flatten()
-            .cloned()
-            .collect();
         // What is not in the index yet must not be taken in a second time.
         if !self.index_in_step().await {
             return false;
@@ -133,11 +166,75 @@ impl Node {
             tracing::error!(agent = %agent.name, %error, "failed to take an agent's sessions in");
             return false;
         }
-        let answered = !asked || pages.iter().any(|page| page.get("sessions").is_some());
         if answered {
             *last = Some(Instant::now());
         }
         answered
+    }
+
+    /// The rows of one instance's list, and whether it was had; `None` if no instance could be asked.
+    async fn read_list(
+        self: &Arc<Self>,
+        agent: &Arc<AgentConfig>,
+        conn: Option<&Arc<Conn>>,
+        start: bool,
+    ) -> Option<(Vec<Value>, bool)> {
+        let (instance, is_new) = self.any_instance(agent, conn, start).await?;
+        let read = self.rows_of(&instance).await;
+        if is_new {
+            match conn {
+                Some(conn) => self.set_aside(instance, conn),
+                None => self.retire(&instance),
+            }
+        }
+        Some(read)
+    }
+
+    async fn rows_of(&self, instance: &Arc<Instance>) -> (Vec<Value>, bool) {
+        let asked = instance.abilities().list;
+        let pages = if asked { self.list_pages(instance, None).await } else { Vec::new() };
+        let answered = !asked || pages.iter().any(|page| page.get("sessions").is_some());
+        let rows = |page: Value| match page {
+            Value::Object(mut page) => page.remove("sessions"),
+            _ => None,
+        };
+        let rows = pages.into_iter().filter_map(rows).filter_map(|rows| match rows {
+            Value::Array(rows) => Some(rows),
+            _ => None,
+        });
+        (rows.flatten().collect(), answered)
+    }
+
+    /// The rows of the lists of all urls of an agent, read at once: each session once. What was had is
+    /// used also where one of them could not be asked.
+    async fn read_lists(self: &Arc<Self>, agent: &Arc<AgentConfig>) -> (Vec<Value>, bool) {
+        let urls = self.urls_of(&agent.name);
+        let until = tokio::time::Instant::now() + Duration::from_millis(self.limits.url_connect_ms);
+        let reads = urls.iter().map(|url| {
+            let (node, url) = (self.clone(), url.clone());
+            url.want();
+            tokio::spawn(async move {
+                url.first_attempt(until).await;
+                match url.instance() {
+                    Some(instance) => node.rows_of(&instance).await,
+                    None => (Vec::new(), false),
+                }
+            })
+        });
+        let reads: Vec<_> = reads.collect();
+        let mut lists = Vec::new();
+        let mut missing = Vec::new();
+        for (url, read) in urls.iter().zip(reads) {
+            let (rows, answered) = read.await.unwrap_or_default();
+            if !answered {
+                missing.push(url.shown());
+            }
+            lists.push(rows);
+        }
+        let (rows, holders) = merge(lists);
+        let answered = missing.is_empty();
+        self.lists.note(&agent.name, missing, holders);
+        (rows, answered)
     }
 
     /// Some instance of an agent that can be asked: a running one, the client's spare one, or, if
@@ -148,6 +245,13 @@ impl Node {
         conn: Option<&Arc<Conn>>,
         start: bool,
     ) -> Option<(Arc<Instance>, bool)> {
+        if !agent.urls.is_empty() {
+            let up = self.urls_of(&agent.name).iter().find_map(|url| url.instance());
+            return match up {
+                None if start => self.any_url(agent).await.ok().map(|instance| (instance, false)),
+                up => up.map(|instance| (instance, false)),
+            };
+        }
         let spare = conn.and_then(|conn| conn.spare());
         let running = self.running_instances();
         let usable = |instance: &Arc<Instance>| {
@@ -245,6 +349,7 @@ impl Node {
 
     /// A session that was just made was taken in from a list a moment before: that row goes.
     pub fn absorb_twin(&self, agent: &str, native: &str, key: Key) {
+        self.probes.forget(native);
         for twin in self.directory.twins(agent, native, key) {
             if self.running_lane(twin.key).is_some() {
                 continue;
@@ -330,6 +435,37 @@ impl Node {
         self.directory.update_view(known.key, view, journal.bytes());
         Ok(())
     }
+}
+
+/// Rows of several lists, each session once: the row that was changed last. And which of the lists
+/// have a session that not all of them have.
+fn merge(lists: Vec<Vec<Value>>) -> (Vec<Value>, Holders) {
+    let all: u64 = (0..lists.len().min(64)).fold(0, |bits, at| bits | (1 << at));
+    let mut rows: Vec<Value> = Vec::new();
+    let mut found: HashMap<Box<str>, (usize, u64)> = HashMap::new();
+    let changed =
+        |row: &Value| row["updatedAt"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+    for (at, list) in lists.into_iter().enumerate() {
+        let bit = if at < 64 { 1 << at } else { 0 };
+        for row in list {
+            let Some(native) = row["sessionId"].as_str().map(Box::from) else { continue };
+            match found.entry(native) {
+                Entry::Vacant(entry) => {
+                    entry.insert((rows.len(), bit));
+                    rows.push(row);
+                }
+                Entry::Occupied(mut entry) => {
+                    let (place, bits) = entry.get_mut();
+                    *bits |= bit;
+                    if changed(&row) > changed(&rows[*place]) {
+                        rows[*place] = row;
+                    }
+                }
+            }
+        }
+    }
+    let some = found.into_iter().filter(|(_, (_, bits))| *bits != all).take(LISTED_MAX);
+    (rows, some.map(|(native, (_, bits))| (native, bits)).collect())
 }
 
 /// When a session that an agent told of began, and by whose word: the instant in its id, else the

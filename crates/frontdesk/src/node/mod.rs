@@ -2,9 +2,9 @@
 //!
 //! Rooms: [`birth`] new sessions; [`carry`] what an earlier daemon left running; [`children`] subagents;
 //! [`directory`] who has what; [`page`] pages of it; [`feed`] what changes; [`keeper`] the index's
-//! thread; [`instances`] agents that run; [`urls`] those reached by address; [`lists`] the agents' own
-//! lists; `open` calling a session back; [`recover`] what an earlier daemon left; [`sweep`] what is
-//! left of instances nobody has.
+//! thread; [`instances`] agents that run; [`urls`] those reached by address; [`probes`] questions to
+//! them; [`lists`] the agents' own lists; `open` calling a session back; [`recover`] what an earlier
+//! daemon left; [`sweep`] what is left of instances nobody has.
 
 pub mod birth;
 pub mod carry;
@@ -18,6 +18,7 @@ pub mod keeper;
 pub mod lists;
 mod open;
 pub mod page;
+pub mod probes;
 pub mod recover;
 mod row;
 pub mod standing;
@@ -51,10 +52,10 @@ use crate::session::{LaneHandle, LaneMsg, Start};
 use crate::workspace::Workspaces;
 use directory::Directory;
 use feed::Feed;
-pub(crate) use instances::names_no_session;
 use keeper::Keeper;
 use lists::Lists;
 pub use open::OpenRequest;
+use probes::Probes;
 use standing::Standings;
 use urls::Url;
 
@@ -94,6 +95,8 @@ pub struct Node {
     pub workspaces: Workspaces,
     /// When it began.
     pub since: Timestamp,
+    /// Status questions to instances.
+    pub probes: Arc<Probes>,
     /// The addresses of agents that run already, by the agent's name.
     urls: BTreeMap<String, Vec<Arc<Url>>>,
     lanes: Mutex<HashMap<Key, LaneHandle>>,
@@ -173,6 +176,7 @@ impl Node {
             lists: Lists::default(),
             workspaces,
             since: Timestamp::now(),
+            probes: Arc::default(),
             urls,
             lanes: Mutex::default(),
             instances: Mutex::default(),
@@ -276,13 +280,15 @@ impl Node {
         crate::session::spawn(self.clone(), lane, rx, start);
     }
 
-    /// Agents whose own list may be asked on behalf of an unbound client: the default one and those
-    /// that run.
+    /// Agents whose own list may be asked on behalf of an unbound client: the default one, those that
+    /// run, and those behind urls.
     #[must_use]
     pub fn agents_known_to_list(&self) -> Vec<Arc<AgentConfig>> {
         let running = self.running_instances();
         let mut agents: Vec<_> = self.agent(&self.config.default_agent).into_iter().collect();
         agents.extend(running.iter().map(|instance| instance.agent.clone()));
+        // Those behind urls are not started by being asked.
+        agents.extend(self.urls.keys().filter_map(|name| self.agent(name)));
         agents.sort_by(|left, right| left.name.cmp(&right.name));
         agents.dedup_by(|left, right| left.name == right.name);
         agents

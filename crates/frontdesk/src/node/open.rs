@@ -16,7 +16,7 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::Key;
 use frontdesk_core::import::{prompt_text, user_text};
-use frontdesk_core::lease::Place;
+use frontdesk_core::lease::{Place, Probe};
 use frontdesk_core::record::Kind;
 use frontdesk_core::render::stored_params;
 use frontdesk_core::route::{Plan, plan};
@@ -98,15 +98,7 @@ impl Node {
         }
         self.wait_for_previous(request).await?;
         let params = self.open_params(request, &native)?;
-        let suspect = self.reserve_suspect(request, &agent).await?;
-        let kept = suspect.is_some();
-        let instance = match suspect {
-            Some(suspect) => suspect,
-            None => self
-                .reserve_instance(&agent, request.conn.as_deref(), &view.cwd)
-                .await
-                .map_err(StartFailure::Ours)?,
-        };
+        let (instance, kept) = self.place_for(request, &agent, &native).await?;
         let outcome = self.open_at(request, &instance, &native, &params).await;
         instance.unreserve();
         let ours = match &outcome {
@@ -137,20 +129,63 @@ impl Node {
         outcome.map_err(|failure| Failed { failure, doubt })
     }
 
-    /// The only place that may have the session opens it again, or is gone before anybody else does.
-    async fn reserve_suspect(
+    /// The instance that is asked, reserved, and whether its agent may have the session already.
+    async fn place_for(
+        self: &Arc<Self>,
+        request: &OpenRequest,
+        agent: &Arc<AgentConfig>,
+        native: &str,
+    ) -> Result<(Arc<Instance>, bool), StartFailure> {
+        if !agent.urls.is_empty() {
+            return self.url_for(request, agent, native).await.map_err(StartFailure::Ours);
+        }
+        if let Some(suspect) = self.reserve_suspect(request).await? {
+            return Ok((suspect, true));
+        }
+        let conn = request.conn.as_deref();
+        let reserved = self.reserve_instance(agent, conn, &request.view.cwd).await;
+        reserved.map(|instance| (instance, false)).map_err(StartFailure::Ours)
+    }
+
+    /// The same behind urls. A url that may have the session is asked for its word; unless that is
+    /// "not loaded" nobody else gets it.
+    async fn url_for(
         &self,
         request: &OpenRequest,
         agent: &AgentConfig,
+        native: &str,
+    ) -> Result<(Arc<Instance>, bool), WireError> {
+        let Some(at @ Place::Url(id)) = &request.at else {
+            return self.reserve_for(agent, native).await;
+        };
+        let text = "the url whose agent may have this session is not in the configuration any more";
+        let suspect = self.urls_of(&agent.name).iter().find(|url| *url.id == **id);
+        let suspect = suspect.ok_or_else(|| {
+            WireError::new(Code::HeldElsewhere, text).with_data(json!({ "agent": agent.name }))
+        })?;
+        suspect.keep(native);
+        let (instance, kept) = self.reserve_for(agent, native).await?;
+        if !suspect.may_have(native) {
+            let (at, probe) = (at.clone(), Probe::Cold);
+            request.lane.send(LaneMsg::Input(Input::Probed { at, probe })).await;
+        } else if instance.place() != *at {
+            instance.unreserve();
+            let text = format!("the agent at {} may have this session", suspect.shown());
+            return Err(WireError::new(Code::HeldElsewhere, text));
+        }
+        Ok((instance, kept))
+    }
+
+    /// The only instance that may have the session opens it again, or is gone before anybody else
+    /// does.
+    async fn reserve_suspect(
+        &self,
+        request: &OpenRequest,
     ) -> Result<Option<Arc<Instance>>, StartFailure> {
         let Some(at) = &request.at else { return Ok(None) };
-        if let Place::Url(id) = at {
-            let Some(url) = self.urls_of(&agent.name).iter().find(|url| *url.id == **id) else {
-                let text = "the url whose agent may have this session is not in the configuration any more";
-                let error = WireError::new(Code::HeldElsewhere, text);
-                return Err(StartFailure::Ours(error.with_data(json!({ "agent": agent.name }))));
-            };
-            return self.reserve_url(agent, url).await.map(Some).map_err(StartFailure::Ours);
+        if let Place::Url(_) = at {
+            let text = "an agent that is reached by url may have this session, and its entry has a command now";
+            return Err(StartFailure::Ours(WireError::new(Code::HeldElsewhere, text)));
         }
         if let Some(suspect) = self.instance_at(at) {
             // Its place may be taken by now, but the agent has the session in any case.

@@ -50,6 +50,8 @@ pub struct Url {
 pub enum Seen {
     /// There is a connection, and the agent has answered `initialize`.
     Up(Arc<Instance>),
+    /// The daemon has just begun.
+    Untried,
     /// There is none.
     Away {
         /// Why, in one sentence.
@@ -64,13 +66,12 @@ impl Url {
         let hash = hmac_sha256::Hash::hash(address.as_bytes());
         let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
         let agent: String = agent.chars().take(24).collect();
-        let why = "it was not tried yet".to_owned();
         Self {
             id: format!("{agent}-{hash}").into(),
             address: address.into(),
-            claims: Arc::new(Mutex::new(crate::hold::claim::Claims::new(claims.to_path_buf()))),
+            claims: link::claims_in(claims),
             kept: Mutex::default(),
-            seen: watch::Sender::new(Seen::Away { why, since: Timestamp::now() }),
+            seen: watch::Sender::new(Seen::Untried),
             changes,
             wanted: Notify::new(),
         }
@@ -94,7 +95,7 @@ impl Url {
     pub fn instance(&self) -> Option<Arc<Instance>> {
         match &*self.seen.borrow() {
             Seen::Up(instance) if instance.has_ended().is_none() => Some(instance.clone()),
-            Seen::Up(_) | Seen::Away { .. } => None,
+            Seen::Up(_) | Seen::Untried | Seen::Away { .. } => None,
         }
     }
 
@@ -110,6 +111,24 @@ impl Url {
         instance.strip_prefix(&*self.id).is_some_and(|rest| rest.starts_with('-'))
     }
 
+    /// The agent there may have a session, by its journal.
+    pub fn keep(&self, native: &str) {
+        match self.instance() {
+            Some(instance) => instance.may_have(native),
+            None => drop(lock(&self.kept).insert(native.into())),
+        }
+    }
+
+    /// Whether the agent there may have a session that is not loaded here: nobody could tell it to let
+    /// go.
+    #[must_use]
+    pub fn may_have(&self, native: &str) -> bool {
+        match self.instance() {
+            Some(instance) => instance.keeps(native),
+            None => lock(&self.kept).contains(native),
+        }
+    }
+
     /// For the command line: the address, whether it is up, and why not.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -121,7 +140,10 @@ impl Url {
             (None, Seen::Away { why, since }) => {
                 json!({ "url": self.shown(), "up": false, "since": since, "error": why })
             }
-            (None, Seen::Up(_)) => json!({ "url": self.shown(), "up": false }),
+            (None, Seen::Up(_) | Seen::Untried) => {
+                let why = "the connection is being made";
+                json!({ "url": self.shown(), "up": false, "error": why })
+            }
         }
     }
 
@@ -130,6 +152,13 @@ impl Url {
         if self.instance().is_none() {
             self.wanted.notify_one();
         }
+    }
+
+    /// Waits until the first attempt of this daemon is over, at most until `until`.
+    pub async fn first_attempt(&self, until: Instant) {
+        let mut seen = self.seen.subscribe();
+        let tried = seen.wait_for(|seen| !matches!(seen, Seen::Untried));
+        let _ = tokio::time::timeout_at(until, tried).await;
     }
 
     /// Waits until it is up, at most until `until`.
@@ -172,6 +201,7 @@ impl Node {
             let began = Instant::now();
             let why = match self.reach(&agent, &url).await {
                 Ok(instance) => {
+                    self.probes.forget_all();
                     url.set(Seen::Up(instance.clone()));
                     tracing::info!(instance = %instance.id, url = %url.shown(), "connected");
                     if instance.abilities().list && !self.lists.was_read(&agent.name) {

@@ -415,7 +415,13 @@ impl Lane {
             // Before the lane ends, so that nobody finds a row whose journal is about to go.
             self.node.directory.forget(self.handle.key());
         }
-        let live = match phase {
+        self.tell_directory();
+        self.node.feed.shown(self.handle.key(), self.shown);
+    }
+
+    /// The row says what the session is now, before anybody is told something that follows from it.
+    pub(super) fn tell_directory(&self) {
+        let live = match self.session.phase() {
             Phase::Cold | Phase::Lost => None,
             Phase::Live => Some(self.instance.as_ref()),
             Phase::Claiming | Phase::Starting | Phase::Draining | Phase::Suspect => Some(None),
@@ -424,7 +430,6 @@ impl Lane {
         self.node.directory.publish(key, &self.session, live, self.journal.bytes());
         let asks = self.node.asks(&self.session.view().agent);
         self.node.feed.publish(key, self.node.directory.get(key), asks);
-        self.node.feed.shown(key, self.shown);
     }
 }
 

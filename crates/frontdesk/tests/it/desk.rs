@@ -72,7 +72,16 @@ impl AgentSpec {
         self
     }
 
+    /// One whose instances run already, at these addresses.
+    pub(crate) fn behind(name: &str, urls: &[&str]) -> Self {
+        let command: [&str; 0] = [];
+        Self::new(name, command).setting(&format!("urls = {}", json!(urls)))
+    }
+
     fn to_toml(&self, mark: &str) -> String {
+        if self.command.is_empty() {
+            return format!("[agents.{}]\n{}", self.name, self.extra);
+        }
         // A JSON string is a TOML basic string for all that the tests put in one.
         let command = json!(self.command);
         let mut out =

@@ -23,3 +23,4 @@ mod index;
 mod interop;
 mod msp;
 mod small_disk;
+mod urls;

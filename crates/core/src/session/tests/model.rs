@@ -434,4 +434,23 @@ proptest! {
         prop_assert!(view.open_turn.is_none() && view.open_interactions.is_empty(), "{view:?}");
         prop_assert!(view.queued_turns.is_empty(), "{view:?}");
     }
+
+    #[test]
+    fn a_wall_clock_that_jumps_changes_stamps_and_nothing_else(
+        script in proptest::collection::vec(acts(), 0..60),
+        walls in proptest::collection::vec(-30_000_000_000_000i64..200_000_000_000_000, 1..20),
+    ) {
+        let mut steady = World::new();
+        let mut jumping = World::new();
+        jumping.bench.walls = walls;
+        for act in script {
+            steady.act(act.clone());
+            jumping.act(act);
+            let due = |world: &World| world.bench.session.deadline_ms();
+            prop_assert_eq!(due(&steady), due(&jumping), "what is due is due on the steady clock");
+        }
+        steady.settle();
+        jumping.settle();
+        prop_assert_eq!(steady.bench.trace, jumping.bench.trace);
+    }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,6 +46,12 @@ const REASON_BYTES: usize = 200;
 
 /// Claims of one url: they outlive its connections, since the agent may have the sessions all the same.
 pub type UrlClaims = Arc<Mutex<Claims>>;
+
+/// No claims yet, in this folder.
+#[must_use]
+pub fn claims_in(folder: &Path) -> UrlClaims {
+    Arc::new(Mutex::new(Claims::new(folder.to_path_buf())))
+}
 
 type Socket = WebSocketStream<Counted>;
 

@@ -6,6 +6,7 @@
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
 mod asks;
+mod cancels;
 mod carry;
 mod claims;
 mod damage;
@@ -25,6 +26,7 @@ mod returns;
 mod rounds;
 mod shared;
 mod shim;
+mod story;
 mod streams;
 mod take;
 mod turns;
