@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::ids::{Epoch, Seq};
+use crate::lease::Place;
 use crate::record::{Kind, Record};
 pub use facts::{
     Anomaly, ApprovalMode, ClientInfo, Done, ForkedFrom, NameOrigin, PREVIEW_CHARS_MAX, Policy,
@@ -117,6 +118,10 @@ pub struct View {
     pub last_stop_reason: Option<String>,
     /// The instance that has it loaded, as far as the journal knows.
     pub loaded_by: Option<String>,
+    /// Where somebody may have it, as far as the journal knows: it could not be told to let go.
+    pub suspect: Option<Place>,
+    /// The address that was asked for it, where its agent runs by itself.
+    pub asked_url: Option<String>,
     /// Taken in on a client's word alone: nobody is told of it before its agent has loaded it.
     pub unproven: bool,
     /// `false` once its agent said that it is gone or cannot load it.
@@ -177,8 +182,11 @@ struct Facts {
     name: Option<String>,
     origin: Option<String>,
     parent: Option<String>,
+    how: Option<String>,
+    url: Option<String>,
     // What another version may write in another shape must not cost the rest of the record.
     client_info: Value,
+    kept: Value,
     forked_from: Value,
     prompt: Value,
     method: Option<String>,
@@ -282,6 +290,7 @@ impl View {
             }
             Kind::Loaded => {
                 self.loaded_by = facts.instance;
+                self.suspect = None;
                 self.resumable = None;
                 self.unproven = false;
                 self.take_result(facts.result.as_ref());
@@ -290,9 +299,14 @@ impl View {
             Kind::Claimed => {
                 self.loaded_by = facts.instance;
                 self.options_told.clear();
+                if facts.how.as_deref() != Some("take") {
+                    self.asked_url = facts.url;
+                }
             }
             Kind::Closed | Kind::Lost => {
                 self.loaded_by = None;
+                self.asked_url = None;
+                self.suspect = serde_json::from_value(facts.kept).ok();
                 self.open_turn = None;
                 // Prompts that wait are not lost with an instance: each gets an ending of its own.
                 if record.kind == Kind::Closed {

@@ -10,6 +10,7 @@ pub mod fold;
 pub mod hold;
 pub mod ids;
 pub mod import;
+pub mod lease;
 pub mod limits;
 pub mod lines;
 pub mod methods;

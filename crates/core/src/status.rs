@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::errors::WireError;
+use crate::lease::Phase;
 
 /// Which words are spoken to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +126,8 @@ pub struct Facts {
     pub loaded: Option<(Option<State>, Arc<Owner>)>,
     /// Being started or closed.
     pub moving: bool,
+    /// An agent may have it, and nobody can tell.
+    pub suspect: bool,
     /// In our journal, index or an agent's list.
     pub recorded: bool,
     /// `false`: its agent said that it is gone or cannot load it.
@@ -175,6 +178,9 @@ pub struct Meta {
     /// The owner.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_owner")]
     pub owner: Option<Arc<Owner>>,
+    /// `suspect`: an agent may have it, and nobody can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<&'static str>,
     /// `false`: its agent said that it is gone or cannot load it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumable: Option<bool>,
@@ -210,6 +216,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
     let Facts {
         loaded,
         moving,
+        suspect,
         recorded,
         resumable,
         held_by,
@@ -229,6 +236,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         agent,
         state: None,
         owner: None,
+        lease: suspect.then_some(Phase::Suspect.word()),
         resumable: None,
         held_by: None,
         keys,
@@ -240,7 +248,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         meta.state = state;
         meta.owner = Some(owner);
         true
-    } else if moving {
+    } else if moving || suspect {
         true
     } else if heard == Some(Heard::Loaded) {
         meta.source = Source::Agent;

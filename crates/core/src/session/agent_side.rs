@@ -2,23 +2,32 @@
 
 use serde_json::Value;
 
+use super::Session;
 use super::asks::cancelled_answer;
 use super::life::Replay;
 use super::types::{Position, Tag};
-use super::{Phase, Session};
 use crate::envelope::{Frame, Message, quote};
 use crate::errors::{Code, WireError};
 use crate::import::Taken;
+use crate::lease::Phase;
 use crate::record::Kind;
 use crate::render::{Audience, stored_params, stored_update};
 
 impl Session {
     pub(super) fn agent_message(&mut self, message: Message, at: Position, about: Option<Tag>) {
+        if !self.lease.accepts(self.facts.epoch) {
+            // Of an owner that is none any more. What it asks is answered, so that it can end.
+            self.lease.count_late();
+            if let Message::Request(frame) = message {
+                self.refuse_agent(&frame, &at);
+            }
+            return;
+        }
         self.active();
         if self.was_handled(&message, &at) {
             return;
         }
-        if matches!(self.phase, Phase::Starting) {
+        if self.phase() == Phase::Starting {
             self.replayed = Some(at.source.clone());
         }
         match message {
@@ -33,7 +42,7 @@ impl Session {
                 }
                 _ => self.show(&Audience::All, &frame.text),
             },
-            Message::Request(frame) if !matches!(self.phase, Phase::Live) => {
+            Message::Request(frame) if self.phase() != Phase::Live => {
                 self.refuse_agent(&frame, &at);
             }
             Message::Request(frame) => match &*frame.method {
@@ -63,7 +72,7 @@ impl Session {
 
     fn update(&mut self, frame: &Frame, at: &Position) {
         let data = stored_update(frame);
-        if matches!(self.phase, Phase::Starting) {
+        if self.phase() == Phase::Starting {
             let taken = match &mut self.replay {
                 Replay::Import(import) => import.take(&stored_params(&data), &data),
                 Replay::Swallow => crate::import::swallow(&stored_params(&data)),

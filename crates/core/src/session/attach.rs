@@ -3,10 +3,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Attach, Attachment, Effect, How, Mark, Phase, Session};
+use super::{Attach, Attachment, Effect, How, Mark, Session};
 use crate::envelope::Frame;
 use crate::errors::{Code, WireError};
 use crate::ids::{ConnId, Seq};
+use crate::lease::Phase;
 
 impl Session {
     pub(super) fn attach(&mut self, attach: Attach) {
@@ -35,7 +36,7 @@ impl Session {
                 }
             };
         }
-        if self.is_history() && matches!(self.phase, Phase::Cold) {
+        if self.is_history() && self.phase().is_cold() {
             self.attach_to_history(client, id, how, spelling, from);
             return;
         }
@@ -43,24 +44,21 @@ impl Session {
             client,
             spelling,
             live: false,
+            since: self.now.wall,
             joined: self.view.seq,
             reply: Some((id, how)),
             from,
             rejoin: None,
-            waiting: !matches!(self.phase, Phase::Live),
+            waiting: self.phase() != Phase::Live,
             owed: Vec::new(),
             again: None,
         };
         self.clients.insert(conn, attachment);
         self.out.push(Effect::Joined { conn });
-        match self.phase {
-            Phase::Live => self.admit(conn),
-            Phase::Starting => {}
-            Phase::Cold => {
-                self.phase = Phase::Starting;
-                self.out.push(Effect::Open { conn: Some(conn), how, params: Some(params) });
-            }
-            Phase::Draining(_) => {}
+        if self.phase() == Phase::Live {
+            self.admit(conn);
+        } else {
+            self.call_back(Some(conn), how, Some(params));
         }
         self.active();
     }
@@ -86,6 +84,7 @@ impl Session {
             client,
             spelling,
             live: false,
+            since: self.now.wall,
             joined,
             reply,
             from,

@@ -20,11 +20,12 @@ use super::ends::Ends;
 use super::passes::{Pass, Rule};
 use super::turns::{Forward, Queued, Stuck, Turn};
 use super::types::{Position, Tag};
-use super::{AgentFacts, Effect, Now, Phase, Session};
+use super::{AgentFacts, Effect, Now, Session};
 use crate::envelope::{Frame, Members, Message, quote};
 use crate::errors::{Code, WireError};
 use crate::fold::View;
 use crate::ids::ConnId;
+use crate::lease::Lease;
 use crate::limits::Limits;
 use crate::record::Source;
 
@@ -131,7 +132,7 @@ impl Session {
     pub fn carried(view: View, carry: Carry, limits: Arc<Limits>, now: Now) -> Carried {
         let Carry { ends, facts, requests, owed, answered, cancelled } = carry;
         let mut session = Self::cold(view, limits, now);
-        session.phase = Phase::Live;
+        session.lease = Lease::carried(facts.epoch, facts.place.clone());
         session.facts = facts;
         // What is open now may be settled before it is read again.
         let mut known = answered;

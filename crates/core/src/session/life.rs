@@ -3,12 +3,14 @@
 use serde_json::{Value, json};
 
 use super::made::{Born, First};
-use super::types::{AgentFacts, CloseWhy, OpenMode, StartFailure};
-use super::{Attachment, Effect, How, Input, Mark, Phase, Session};
+use super::types::{AgentFacts, OpenMode};
+use super::why::{CloseWhy, StartFailure};
+use super::{Attachment, Effect, How, Input, Mark, Session};
 use crate::envelope::{Frame, quote};
 use crate::errors::{Code, WireError, not_found_as_asked};
 use crate::ids::ConnId;
 use crate::import::Import;
+use crate::lease::{Phase, Place, Refusal};
 use crate::record::Kind;
 
 /// What happens to the history an agent replays while it loads.
@@ -25,9 +27,10 @@ pub(super) enum Replay {
 impl Session {
     pub(super) fn born(&mut self, born: Born) {
         let Born { by, client_info, first, answer, facts, parameters, forked_from, .. } = born;
-        self.epoch = facts.epoch;
         self.facts = facts;
-        self.phase = Phase::Live;
+        if let Some(epoch) = self.lease.born(self.facts.place.clone()) {
+            self.facts.epoch = epoch;
+        }
         let result: Value =
             answer.result().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let native = result.get("sessionId").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -90,6 +93,7 @@ impl Session {
             client,
             spelling,
             live: true,
+            since: self.now.wall,
             joined: self.view.seq,
             reply: None,
             from: Mark::default(),
@@ -102,9 +106,13 @@ impl Session {
     }
 
     pub(super) fn opening(&mut self, facts: AgentFacts, mode: OpenMode) {
-        self.epoch = facts.epoch;
-        let claimed = json!({ "agent": self.view.agent, "instance": facts.instance });
-        self.facts = facts;
+        // Else another place may have it, and whoever asks this one has not asked here.
+        let Some(epoch) = self.lease.ask(facts.place.clone()) else { return };
+        let mut claimed = json!({ "agent": self.view.agent, "instance": facts.instance });
+        if let Place::Url(url) = &facts.place {
+            claimed["url"] = json!(url);
+        }
+        self.facts = AgentFacts { epoch, ..facts };
         self.append_json(Kind::Claimed, &claimed);
         self.replayed = None;
         self.replay = match mode {
@@ -120,6 +128,10 @@ impl Session {
     }
 
     pub(super) fn started(&mut self, result: &str) {
+        if self.phase() != Phase::Starting {
+            let error = WireError::new(Code::HeldElsewhere, "another place may have this session");
+            return self.start_failed(StartFailure::Ours(error), false);
+        }
         if let Replay::Import(import) = std::mem::replace(&mut self.replay, Replay::None) {
             let rest = import.finish();
             if let Some(text) = rest.note {
@@ -129,7 +141,7 @@ impl Session {
                 self.append(Kind::Imported, None, data);
             }
         }
-        self.phase = Phase::Live;
+        self.lease.opened();
         let result: Value = serde_json::from_str(result).unwrap_or_default();
         let loaded =
             json!({ "agent": self.view.agent, "instance": self.facts.instance, "result": result });
@@ -151,13 +163,19 @@ impl Session {
         self.advance();
     }
 
-    pub(super) fn start_failed(&mut self, failure: StartFailure) {
-        self.phase = Phase::Cold;
-        self.replay = Replay::None;
-        if self.view.loaded_by.is_some() {
-            self.append_json(Kind::Closed, &json!({ "reason": "start failed" }));
-        }
+    pub(super) fn start_failed(&mut self, failure: StartFailure, doubt: bool) {
         let hopeless = matches!(failure, StartFailure::Gone | StartFailure::CannotReturn);
+        self.lease.refused(match hopeless {
+            _ if doubt => Refusal::NoAnswer,
+            true => Refusal::NotThere,
+            false => Refusal::CouldNot,
+        });
+        self.replay = Replay::None;
+        let settled = self.view.suspect.is_some() && self.lease.doubt().is_none();
+        if self.view.loaded_by.is_some() || settled {
+            let data = self.ending("start failed");
+            self.append_json(Kind::Closed, &data);
+        }
         if hopeless && self.view.resumable != Some(false) {
             self.append_json(Kind::Metadata, &json!({ "resumable": false }));
         }
@@ -261,55 +279,46 @@ impl Session {
             return self.tell_error(conn, id, &WireError::new(Code::InUse, text));
         }
         self.closers.push((conn, id.into()));
-        match self.phase {
-            Phase::Cold => self.closed(),
-            Phase::Starting => {
+        match self.phase() {
+            Phase::Cold | Phase::Lost | Phase::Suspect => self.closed(false),
+            Phase::Claiming | Phase::Starting => {
                 // The start ends first; then this is taken again.
                 self.closers.pop();
                 self.parked.push_back(Input::Close { conn, id: id.into(), force });
             }
             Phase::Live => self.unload(CloseWhy::Client),
-            Phase::Draining(_) => {}
+            Phase::Draining => {}
         }
     }
 
     /// Cancels all work and has the session closed at the agent.
     pub(super) fn unload(&mut self, why: CloseWhy) {
-        match self.phase {
+        match self.phase() {
             Phase::Live => {}
-            Phase::Cold => return self.closed(),
-            Phase::Starting | Phase::Draining(_) => return,
+            Phase::Cold | Phase::Lost | Phase::Suspect => return self.closed(false),
+            Phase::Claiming | Phase::Starting | Phase::Draining => return,
         }
-        self.drop_queue(None, Ok(()));
-        self.cancel_turn();
-        self.close_turn("cancelled", Ok(()));
-        self.cancel_asks();
-        self.withdraw_passes(true);
-        self.stuck = None;
-        self.fail_forwards(&WireError::new(
-            Code::InstanceEnded,
-            "the session was closed before the agent answered",
-        ));
-        self.phase = Phase::Draining(why);
+        self.end_work();
+        self.lease.drain();
+        self.unloading = why;
         self.out.push(Effect::Shut { why });
     }
 
-    /// The unload is done.
-    pub(super) fn closed(&mut self) {
-        let why = match self.phase {
-            Phase::Draining(why) => why,
-            Phase::Cold | Phase::Starting | Phase::Live => CloseWhy::Client,
-        };
-        self.phase = Phase::Cold;
+    /// The unload is done, and the agent has let go or may still have it.
+    pub(super) fn closed(&mut self, let_go: bool) {
+        let is_draining = self.phase() == Phase::Draining;
+        let why = if is_draining { self.unloading } else { CloseWhy::Client };
+        self.lease.closed(let_go);
         self.terminals.clear();
         if self.view.loaded_by.is_some() {
-            self.append_json(Kind::Closed, &json!({ "reason": why.as_str() }));
+            let data = self.ending(why.as_str());
+            self.append_json(Kind::Closed, &data);
             self.out.push(Effect::Sync);
         }
         for (conn, id) in std::mem::take(&mut self.closers) {
             self.answer(conn, &id, Frame::success(&id, "{}"));
         }
-        if !matches!(why, CloseWhy::Idle | CloseWhy::Stuck) {
+        if !why.keeps_clients() {
             let conns: Vec<ConnId> = self.clients.keys().copied().collect();
             for conn in conns {
                 self.dismiss(conn);
@@ -318,13 +327,13 @@ impl Session {
         self.unpark();
     }
 
-    /// The instance went away by itself.
-    pub(super) fn ended(&mut self, why: &str, detail: Value) {
-        if matches!(self.phase, Phase::Draining(_)) {
-            return;
-        }
-        let starting = matches!(self.phase, Phase::Starting);
-        if !starting && !matches!(self.phase, Phase::Live) {
+    /// The instance went away by itself. Where that is not `proven` its agent may have the session
+    /// all the same.
+    pub(super) fn ended(&mut self, why: &str, detail: Value, proven: bool) {
+        let phase = self.phase();
+        self.lease.ended(&self.facts.place, proven);
+        let starting = phase.is_starting();
+        if !starting && phase != Phase::Live {
             return;
         }
         self.withdraw_all(false);
@@ -345,14 +354,15 @@ impl Session {
         if starting {
             return;
         }
-        self.phase = Phase::Cold;
-        let data = json!({ "reason": why, "instance": self.facts.instance, "detail": detail });
+        let mut data = self.ending(why);
+        data["instance"] = json!(self.facts.instance);
+        data["detail"] = detail;
         self.append_json(Kind::Lost, &data);
         // Prompts that waited are not lost with the instance: they run once it is loaded again.
         self.advance();
     }
 
-    fn fail_forwards(&mut self, error: &WireError) {
+    pub(super) fn fail_forwards(&mut self, error: &WireError) {
         for forward in std::mem::take(&mut self.forwards).into_values() {
             self.tell_error(forward.conn, &forward.id, error);
         }
@@ -371,13 +381,13 @@ impl Session {
         let Some(until) = self.stopping else { return };
         let nobody = self.clients.is_empty() && !self.asks.is_empty();
         let done = self.turn.is_none() || nobody || self.now.mono_ms >= until;
-        if done && matches!(self.phase, Phase::Live) {
+        if done && self.phase() == Phase::Live {
             self.unload(CloseWhy::Stop);
         }
     }
 
     pub(super) fn idle_deadline(&self) -> Option<u64> {
-        let idle = matches!(self.phase, Phase::Live)
+        let idle = self.phase() == Phase::Live
             && self.facts.can_return
             && self.view.turn_count > 0
             && self.turn.is_none()

@@ -6,7 +6,8 @@
 //!
 //! Rooms: [`types`] what goes in and out, [`made`] of it what makes a session; `attach` clients;
 //! `turns` prompts and cancel; `asks` questions to people; `passes` other requests of the agent;
-//! `agent_side` what an agent sends; `life` starting, closing and ending; `keep` what is kept about a
+//! `agent_side` what an agent sends; `life` starting, closing and ending; `owner` whose it is; [`why`] for what reason;
+//! `keep` what is kept about a
 //! session besides its turns; `ends` and `carried` what a later daemon takes up.
 
 mod agent_side;
@@ -18,10 +19,12 @@ mod ends;
 mod keep;
 mod life;
 pub mod made;
+mod owner;
 mod passes;
 mod rejoin;
 mod turns;
 pub mod types;
+pub mod why;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -32,7 +35,8 @@ use serde_json::{Value, json};
 use crate::envelope::{Frame, quote};
 use crate::errors::WireError;
 use crate::fold::View;
-use crate::ids::{ConnId, Epoch, Key, Seq};
+use crate::ids::{ConnId, Key, Seq};
+use crate::lease::{Lease, Phase, Place};
 use crate::limits::Limits;
 use crate::record::{Kind, RECORD_VERSION, Record, Source};
 use crate::render::{Audience, Renderer, Shown, respell};
@@ -48,20 +52,8 @@ pub use made::{Born, By, First, Rename};
 use passes::Pass;
 use rejoin::Rejoining;
 use turns::{Forward, Queued, Stuck, Turn};
-pub use types::{AgentFacts, CloseWhy, Effect, Input, Now, OpenMode, Position, StartFailure, Tag};
-
-/// Life of the lease on a session, as this daemon sees it (DESIGN section 6).
-#[derive(Debug)]
-pub enum Phase {
-    /// No instance has it.
-    Cold,
-    /// An instance is being started, or asked to load it.
-    Starting,
-    /// An instance has it.
-    Live,
-    /// It is being unloaded.
-    Draining(CloseWhy),
-}
+pub use types::{AgentFacts, Effect, Input, Now, OpenMode, Position, Tag};
+pub use why::{CloseWhy, StartFailure};
 
 /// One client taking part.
 #[derive(Debug)]
@@ -71,6 +63,8 @@ struct Attachment {
     spelling: Box<str>,
     /// Gets frames as they come; otherwise it still reads history from the journal.
     live: bool,
+    /// When it came.
+    since: jiff::Timestamp,
     /// The last record when it came: what it causes later it is not shown again.
     joined: Seq,
     /// A load or resume that is not answered yet.
@@ -99,9 +93,10 @@ impl Attachment {
 pub struct Session {
     view: View,
     limits: Arc<Limits>,
-    phase: Phase,
+    lease: Lease,
     facts: AgentFacts,
-    epoch: Epoch,
+    /// Why it is being unloaded, while it is.
+    unloading: CloseWhy,
     clients: BTreeMap<ConnId, Attachment>,
     turn: Option<Turn>,
     queue: VecDeque<Queued>,
@@ -133,13 +128,13 @@ impl Session {
     /// A session that the journal knows and no instance has.
     #[must_use]
     pub fn cold(view: View, limits: Arc<Limits>, now: Now) -> Self {
-        let epoch = view.epoch;
+        let lease = Lease::cold(view.epoch, view.resumable == Some(false));
         Self {
             view,
             limits,
-            phase: Phase::Cold,
+            lease,
             facts: AgentFacts::default(),
-            epoch,
+            unloading: CloseWhy::default(),
             clients: BTreeMap::new(),
             turn: None,
             queue: VecDeque::new(),
@@ -180,7 +175,7 @@ impl Session {
     }
 
     fn take(&mut self, input: Input) {
-        if matches!(self.phase, Phase::Draining(_)) && input.waits_for_draining() {
+        if self.phase() == Phase::Draining && input.waits_for_draining() {
             self.parked.push_back(input);
             return;
         }
@@ -217,14 +212,18 @@ impl Session {
             Input::Workspace(workspace) => self.workspace(&workspace),
             Input::Opening { facts, mode } => self.opening(facts, mode),
             Input::Started { result } => self.started(&result),
-            Input::StartFailed(failure) => self.start_failed(failure),
+            Input::StartFailed { failure, doubt } => self.start_failed(failure, doubt),
             Input::Agent { message, at, about } => self.agent_message(message, at, about),
             Input::AgentAnswer { tag, frame, at } => {
                 self.agent_answer(tag, &frame, Some(at.source));
             }
             Input::AgentError { tag, error } => self.agent_error(tag, &error),
-            Input::Ended { why, detail, proven: _ } => self.ended(&why, detail),
-            Input::Closed => self.closed(),
+            Input::Ended { why, detail, proven } => self.ended(&why, detail, proven),
+            Input::Closed { let_go } => self.closed(let_go),
+            Input::Gone { at } => self.gone(&at),
+            Input::Probed { at, probe } => self.probed(&at, probe),
+            Input::Take { by } => self.taken(by),
+            Input::Wake => self.call_back(None, How::Resume, None),
             Input::Record { kind, data } => self.append(kind, None, Bytes::from(data)),
             Input::Tick => self.tick(),
         }
@@ -242,7 +241,7 @@ impl Session {
                     .map(|at| at + self.limits.cancel_grace_ms),
             )
             .chain(self.stuck.as_ref().map(|stuck| stuck.since_ms + self.limits.cancel_kill_ms))
-            .chain(self.stopping.filter(|_| matches!(self.phase, Phase::Live)))
+            .chain(self.stopping.filter(|_| self.phase() == Phase::Live))
             .chain(self.idle_deadline())
             .min()
     }
@@ -255,18 +254,34 @@ impl Session {
 
     /// The phase of the lease.
     #[must_use]
-    pub fn phase(&self) -> &Phase {
-        &self.phase
+    pub fn phase(&self) -> Phase {
+        self.lease.phase()
+    }
+
+    /// The lease.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Somebody may have the session: an earlier daemon has left it so.
+    pub fn suspect(&mut self, at: Place) {
+        self.lease.suspect(at);
+    }
+
+    /// A word of an instance that is not the owner any more was not taken.
+    pub fn count_late(&mut self) {
+        self.lease.count_late();
     }
 
     /// What the session is doing; `None` unless an instance has it.
     #[must_use]
     pub fn state(&self) -> Option<State> {
-        match self.phase {
+        match self.phase() {
             Phase::Live if !self.asks.is_empty() => Some(State::RequiresAction),
             Phase::Live if self.turn.is_some() => Some(State::Running),
             Phase::Live => Some(State::Idle),
-            Phase::Cold | Phase::Starting | Phase::Draining(_) => None,
+            _ => None,
         }
     }
 
@@ -276,9 +291,9 @@ impl Session {
         self.clients.len()
     }
 
-    /// Clients taking part, with what they are called.
-    pub fn clients(&self) -> impl Iterator<Item = (&Client, bool)> {
-        self.clients.values().map(|attachment| (&attachment.client, attachment.live))
+    /// Clients taking part: whether each is shown what comes, and since when it is there.
+    pub fn clients(&self) -> impl Iterator<Item = (&Client, bool, jiff::Timestamp)> {
+        self.clients.values().map(|it| (&it.client, it.live, it.since))
     }
 
     /// Clients that are shown what comes, each with the id it asked with.
@@ -316,7 +331,7 @@ impl Session {
     /// Whether nothing holds the machine in memory: cold, nobody attached, nothing owed.
     #[must_use]
     pub fn at_rest(&self) -> bool {
-        matches!(self.phase, Phase::Cold)
+        self.phase().is_cold()
             && self.clients.is_empty()
             && self.queue.is_empty()
             && self.parked.is_empty()
@@ -370,7 +385,7 @@ impl Session {
         let record = Record {
             v: RECORD_VERSION,
             seq: self.view.seq + 1,
-            epoch: self.epoch,
+            epoch: self.lease.epoch(),
             at: self.now.wall,
             kind,
             src,

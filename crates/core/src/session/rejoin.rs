@@ -44,6 +44,7 @@ impl Session {
             client,
             spelling,
             live: false,
+            since: self.now.wall,
             // All prompts of this key since then are its own, and it knows them.
             joined: 0,
             reply: None,

@@ -117,6 +117,7 @@ fn born() -> Born {
 fn facts() -> AgentFacts {
     AgentFacts {
         instance: "i".into(),
+        place: Place::Instance("i".into()),
         epoch: 1,
         can_return: true,
         idle_unload_ms: 1_800_000,
@@ -173,6 +174,7 @@ fn words(effects: &[Effect]) -> Vec<String> {
             Effect::CancelSent(_) => "cancel-sent".into(),
             Effect::Open { .. } => "open".into(),
             Effect::Shut { why } => format!("shut {}", why.as_str()),
+            Effect::LetGo { .. } => "let-go".into(),
             Effect::EndStuck => "end-stuck".into(),
             Effect::Joined { .. } => String::new(),
             Effect::Left { conn } => format!("left {conn}"),

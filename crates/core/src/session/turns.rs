@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 
 use super::carried::other_members;
 use super::types::Tag;
-use super::{Effect, How, Phase, Session};
+use super::{Effect, How, Session};
 use crate::envelope::{Frame, quote};
 use crate::errors::{Code, WireError, not_found_as_asked};
 use crate::ids::ConnId;
+use crate::lease::Phase;
 use crate::record::{Kind, Source};
 
 /// The answer to a cancelled prompt.
@@ -81,8 +82,7 @@ impl Session {
             self.archive(false);
         }
         let turn = format!("turn_{}", self.view.seq + 1);
-        let waits =
-            self.turn.is_some() || self.stuck.is_some() || !matches!(self.phase, Phase::Live);
+        let waits = self.turn.is_some() || self.stuck.is_some() || self.phase() != Phase::Live;
         if waits || !self.queue.is_empty() {
             let data = prompt_data(&turn, &client, &id, &name, frame);
             self.append(Kind::TurnQueued, None, bytes::Bytes::from(data));
@@ -107,7 +107,7 @@ impl Session {
                 "Frontdesk is stopping and takes no new prompts",
             ));
         }
-        if matches!(self.phase, Phase::Cold) && self.is_history() {
+        if self.phase().is_cold() && self.is_history() {
             return Err(self.lost_error(asked));
         }
         let limit = self.limits.queued_turns as usize;
@@ -122,17 +122,15 @@ impl Session {
 
     /// Starts the next turn, or has the session loaded again for it.
     pub(super) fn advance(&mut self) {
-        match self.phase {
-            Phase::Live if self.turn.is_none() && self.stuck.is_none() => {
-                if let Some(next) = self.queue.pop_front() {
-                    self.start_turn(next);
-                }
+        if self.phase() != Phase::Live {
+            if !self.queue.is_empty() {
+                self.call_back(None, How::Resume, None);
             }
-            Phase::Cold if !self.queue.is_empty() => {
-                self.phase = Phase::Starting;
-                self.out.push(Effect::Open { conn: None, how: How::Resume, params: None });
-            }
-            Phase::Live | Phase::Cold | Phase::Starting | Phase::Draining(_) => {}
+        } else if self.turn.is_none()
+            && self.stuck.is_none()
+            && let Some(next) = self.queue.pop_front()
+        {
+            self.start_turn(next);
         }
     }
 
@@ -333,7 +331,7 @@ impl Session {
             if let Some(stuck) = self.stuck.as_mut() {
                 stuck.since_ms = now;
             }
-            if !self.facts.loses_killed && matches!(self.phase, Phase::Live) {
+            if !self.facts.loses_killed && self.phase() == Phase::Live {
                 self.out.push(Effect::EndStuck);
             }
         }
@@ -357,21 +355,13 @@ impl Session {
             return self.tell_error(conn, &id, &error);
         };
         let client = attachment.client.key.clone();
-        match self.phase {
-            Phase::Live => {}
-            Phase::Cold if self.is_history() => {
-                let error = self.lost_error(&asked);
-                return self.tell_error(conn, &id, &error);
-            }
-            Phase::Cold => {
-                self.parked.push_back(super::Input::Forward { conn, frame });
-                self.phase = Phase::Starting;
-                self.out.push(Effect::Open { conn: None, how: How::Resume, params: None });
-                return;
-            }
-            Phase::Starting | Phase::Draining(_) => {
-                return self.parked.push_back(super::Input::Forward { conn, frame });
-            }
+        if self.phase().is_cold() && self.is_history() {
+            let error = self.lost_error(&asked);
+            return self.tell_error(conn, &id, &error);
+        }
+        if self.phase() != Phase::Live {
+            self.parked.push_back(super::Input::Forward { conn, frame });
+            return self.call_back(None, How::Resume, None);
         }
         let tag = self.tag();
         let params = frame.params_bytes().unwrap_or_default();
@@ -444,14 +434,14 @@ impl Session {
     /// A notification for a child goes to the agent as it is: clients may cancel a child, and that
     /// cancels nothing of its parent.
     pub(super) fn notify_child(&mut self, conn: ConnId, frame: &Frame) {
-        if self.clients.contains_key(&conn) && matches!(self.phase, Phase::Live) {
+        if self.clients.contains_key(&conn) && self.phase() == Phase::Live {
             self.out.push(Effect::Notify(frame.text.clone()));
         }
     }
 
     /// A notification that Frontdesk only passes on.
     pub(super) fn notify(&mut self, conn: ConnId, frame: Frame) {
-        if self.clients.contains_key(&conn) && matches!(self.phase, Phase::Live) {
+        if self.clients.contains_key(&conn) && self.phase() == Phase::Live {
             let native = quote(self.native());
             self.out.push(Effect::Notify(frame.spliced(None, Some(&native))));
         }

@@ -8,11 +8,13 @@ use serde_json::Value;
 
 use super::asks::Decision;
 use super::clients::{Attach, How, Mark, Rejoin};
-use super::made::{Born, Rename};
+use super::made::{Born, By, Rename};
+use super::why::{CloseWhy, StartFailure};
 use crate::envelope::{Frame, Message};
 use crate::errors::WireError;
 use crate::fold::{ApprovalMode, Done};
 use crate::ids::{ConnId, Epoch, Seq};
+use crate::lease::{Place, Probe};
 use crate::record::{Kind, Record, Source};
 use crate::workspace::Workspace;
 
@@ -34,6 +36,8 @@ pub struct Tag(pub u64);
 pub struct AgentFacts {
     /// The instance.
     pub instance: InstanceName,
+    /// Where it is, for the lease.
+    pub place: Place,
     /// Epoch of the claim.
     pub epoch: Epoch,
     /// It can load or resume a session, so it may be unloaded when idle.
@@ -70,48 +74,6 @@ pub enum OpenMode {
 pub struct Position {
     /// The instance, the offset behind the frame, and which message of its line.
     pub source: Source,
-}
-
-/// Why a session is unloaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseWhy {
-    /// A client closed it.
-    Client,
-    /// Nobody used it.
-    Idle,
-    /// The daemon stops.
-    Stop,
-    /// It is about to be deleted.
-    Delete,
-    /// A cancelled turn never ended at the agent.
-    Stuck,
-}
-
-impl CloseWhy {
-    /// The word in the journal.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Idle => "idle",
-            Self::Stop => "stop",
-            Self::Delete => "delete",
-            Self::Stuck => "stuck",
-        }
-    }
-}
-
-/// Why a session could not be started.
-#[derive(Clone, Debug)]
-pub enum StartFailure {
-    /// The agent says that it does not have it any more.
-    Gone,
-    /// The agent can neither load nor resume.
-    CannotReturn,
-    /// An error of the agent's, passed on as it is (JSON text of the error object).
-    Agent(String),
-    /// An error of ours.
-    Ours(WireError),
 }
 
 /// One thing that happened.
@@ -255,7 +217,12 @@ pub enum Input {
         result: String,
     },
     /// The agent does not have it.
-    StartFailed(StartFailure),
+    StartFailed {
+        /// Why.
+        failure: StartFailure,
+        /// The agent was asked and has not answered: it may open it yet.
+        doubt: bool,
+    },
     /// A request or notification of the agent.
     Agent {
         /// The message.
@@ -291,8 +258,30 @@ pub enum Input {
         /// its process group is recorded as ended. The end of a connection proves nothing.
         proven: bool,
     },
-    /// The unload that was asked for is done.
-    Closed,
+    /// The unload that was asked for is done, as far as it could be.
+    Closed {
+        /// The agent has let the session go, or is proven gone; else it may still have it.
+        let_go: bool,
+    },
+    /// An instance that may have the session is proven gone.
+    Gone {
+        /// Which.
+        at: Place,
+    },
+    /// A place that may have the session was asked for its status.
+    Probed {
+        /// Which.
+        at: Place,
+        /// What it said.
+        probe: Probe,
+    },
+    /// Somebody takes the session from whoever has it; its clients stay.
+    Take {
+        /// Who.
+        by: By,
+    },
+    /// Have it loaded, for nobody in particular.
+    Wake,
     /// Append a record of the daemon's own.
     Record {
         /// Its kind.
@@ -325,7 +314,9 @@ impl Input {
             | Self::Prompt { .. }
             | Self::Forward { .. }
             | Self::Close { .. }
-            | Self::Unload { .. } => true,
+            | Self::Unload { .. }
+            | Self::Take { .. }
+            | Self::Wake => true,
             Self::CaughtUp { .. }
             | Self::Found { .. }
             | Self::Lagging { .. }
@@ -347,12 +338,14 @@ impl Input {
             | Self::Workspace(_)
             | Self::Opening { .. }
             | Self::Started { .. }
-            | Self::StartFailed(_)
+            | Self::StartFailed { .. }
             | Self::Agent { .. }
             | Self::AgentAnswer { .. }
             | Self::AgentError { .. }
             | Self::Ended { .. }
-            | Self::Closed
+            | Self::Closed { .. }
+            | Self::Gone { .. }
+            | Self::Probed { .. }
             | Self::Record { .. }
             | Self::Tick => false,
         }
@@ -461,11 +454,18 @@ pub enum Effect {
         how: How,
         /// The client's own parameters as text, if it sent some.
         params: Option<Bytes>,
+        /// The only place that may be asked: it may have the session already.
+        at: Option<Place>,
     },
     /// Close the session at the agent and end its instance if it has no other.
     Shut {
         /// Why.
         why: CloseWhy,
+    },
+    /// Whoever might have had the session has said that it does not: its claim is free.
+    LetGo {
+        /// Where.
+        at: Place,
     },
     /// A cancelled turn never ended at the agent: have the session unloaded (`Input::Unload`), unless
     /// another session of its instance has a turn.

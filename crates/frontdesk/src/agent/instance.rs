@@ -4,7 +4,6 @@
 //! an instance. Before a request is sent its origin is appended to the instance's ledger.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use frontdesk_core::agent::{Abilities, Quirks, refine};
 use frontdesk_core::envelope::{Frame, Message};
 use frontdesk_core::errors::{Code, WireError};
-use frontdesk_core::ids::{InstanceId, Key};
+use frontdesk_core::ids::InstanceId;
 use frontdesk_core::limits::Limits;
 use frontdesk_core::session::{Position, Tag};
 use jiff::Timestamp;
@@ -115,8 +114,11 @@ pub(super) struct Shared {
     pub(super) children: HashMap<Arc<str>, Arc<str>>,
     pub(super) early: VecDeque<(Arc<str>, Message, Place)>,
     pub(super) reserved: usize,
-    /// Sessions that are unloaded here and that the agent could not be told to let go.
-    pub(super) kept: HashSet<Arc<str>>,
+    /// Sessions that are unloaded here and that the agent could not be told to let go; with what it
+    /// has sent for each of them since.
+    pub(super) kept: HashMap<Arc<str>, u64>,
+    /// Sessions that it was asked to open without an answer.
+    pub(super) unanswered: HashSet<Arc<str>>,
 }
 
 /// A session that an instance has.
@@ -211,7 +213,7 @@ impl Instance {
         let Parts { id, agent, url, pid, cwd, greeting, link, ledger, limits, .. } = parts;
         let Parts { data_dir, run_dir, paused, before, .. } = parts;
         let probes = Semaphore::new(limits.probe_requests as usize);
-        let kept = before.kept.iter().map(|native| Arc::from(&**native)).collect();
+        let kept = before.kept.iter().map(|native| (Arc::from(&**native), 0)).collect();
         Self {
             id,
             agent,
@@ -321,6 +323,12 @@ impl Instance {
         let _ = self.gone.subscribe().wait_for(|gone| *gone).await;
     }
 
+    /// Whether its process tree is proven gone.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        *self.gone.borrow()
+    }
+
     /// Sessions it has or is about to have.
     #[must_use]
     pub fn sessions(&self) -> usize {
@@ -365,36 +373,15 @@ impl Instance {
         done
     }
 
-    /// The agent could not be told to let this session go: only this instance may open it again
-    /// while it lives, and its claim stays.
-    pub async fn keep(&self, native: &str) {
-        lock(&self.shared).kept.insert(native.into());
-        if let Err(error) = self.ledger.lock().await.keep(native, true) {
-            tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
-        }
-    }
-
-    /// Notes that the agent is asked to open a session, or has made it, and where its journal is: a
-    /// later daemon finds it by that.
-    ///
-    /// # Errors
-    /// If the ledger cannot be written ([`Code::Storage`]).
-    pub async fn enlist(&self, native: &str, key: Key, journal: &Path) -> Result<(), WireError> {
-        let enlisted = self.ledger.lock().await.enlist(native, key, journal);
-        enlisted.map_err(|error| self.unwritten(&error))
-    }
-
-    /// The agent has been told of this session again.
-    pub async fn keep_no_more(&self, native: &str) {
-        if let Err(error) = self.ledger.lock().await.keep(native, false) {
-            tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
-        }
-    }
-
     /// A message for a session is about to be given to its lane, which tells by the counter when it
     /// is dealt with.
     pub(super) fn hand(&self, native: &str, ack: u64) -> Option<(LaneHandle, Arc<AtomicU64>)> {
         let mut shared = lock(&self.shared);
+        if let Some(late) = shared.kept.get_mut(native) {
+            // Of an owner that is none any more.
+            *late += 1;
+            return None;
+        }
         let parent = shared.children.get(native).cloned();
         let route = shared.routes.get_mut(parent.as_deref().unwrap_or(native))?;
         route.handed = ack.max(route.handed);
@@ -406,23 +393,6 @@ impl Instance {
         let parent: Arc<str> = parent.into();
         let mut shared = lock(&self.shared);
         shared.children.extend(children.map(|child| (child.into(), parent.clone())));
-    }
-
-    /// Whether the agent may still have a session that is unloaded here.
-    #[must_use]
-    pub fn keeps(&self, native: &str) -> bool {
-        lock(&self.shared).kept.contains(native)
-    }
-
-    /// Sessions that are unloaded here and that the agent may still have.
-    #[must_use]
-    pub fn kept(&self) -> BTreeSet<Box<str>> {
-        lock(&self.shared).kept.iter().map(|native| Box::from(&**native)).collect()
-    }
-
-    /// The agent has said that it does not have this session in memory.
-    pub fn forget(&self, native: &str) {
-        lock(&self.shared).kept.remove(native);
     }
 
     /// Whether a session is here.

@@ -1,6 +1,7 @@
 //! Agents as running things: holders, their links, processes, instances.
 
 pub mod facts;
+mod having;
 pub mod instance;
 pub mod ledger;
 pub mod link;

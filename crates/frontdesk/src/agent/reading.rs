@@ -399,7 +399,7 @@ async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
         let routes = std::mem::take(&mut shared.routes);
         if instance.url.is_some() {
             // Whoever is behind the url may have them all the same.
-            shared.kept.extend(routes.keys().cloned());
+            shared.kept.extend(routes.keys().map(|native| (native.clone(), 0)));
         }
         (std::mem::take(&mut shared.pending), routes)
     };

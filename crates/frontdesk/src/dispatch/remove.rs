@@ -113,7 +113,8 @@ async fn unload(node: &Arc<Node>, row: &Row) -> Result<(), WireError> {
         let (tx, rx) = oneshot::channel();
         lane.send(LaneMsg::Describe(tx)).await;
         let _ = rx.await;
-        let loaded = node.directory.get(row.key).is_some_and(|row| row.is_loaded());
+        let loaded =
+            node.directory.get(row.key).is_some_and(|row| row.is_loaded() && !row.is_suspect());
         if !loaded {
             return Ok(());
         }

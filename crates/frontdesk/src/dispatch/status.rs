@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use frontdesk_core::envelope::Frame;
-use frontdesk_core::place::{Gathered, gather};
+use frontdesk_core::place::{Gathered, Word, gather};
 use frontdesk_core::route::Meaning;
 use frontdesk_core::status::{Facts, answer};
 
@@ -26,7 +26,7 @@ pub(super) fn status(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) {
         }
     };
     match own_facts(node, conn, &asked) {
-        Own::Known(facts, urls) if urls.is_empty() => reply(conn, id, &asked, *facts),
+        Own::Known(facts, others) if others.asked.is_empty() => reply(conn, id, &asked, *facts),
         Own::Known(..) => {
             let (node, conn, id) = (node.clone(), conn.clone(), id.to_owned());
             tokio::spawn(async move {
@@ -72,15 +72,21 @@ async fn ask_others(node: &Node, conn: &Conn, asked: &str) -> Facts {
 /// A session that nobody here has loaded, of an agent behind urls: another one may have. They are
 /// asked by the agent's own id.
 async fn ask_again(node: &Node, conn: &Conn, asked: &str) -> Facts {
-    let Own::Known(own, askable) = own_facts(node, conn, asked) else { return Facts::default() };
-    let native = askable.first().map(|(native, _)| native.clone()).unwrap_or_default();
-    let askable: Vec<Asked> = askable.into_iter().map(|(_, asked)| asked).collect();
+    let Own::Known(own, others) = own_facts(node, conn, asked) else { return Facts::default() };
+    let Others { native, asked: askable, doubted } = others;
     let words = node.ask_all(&askable, &native, false).await;
     // It may have been opened or closed here meanwhile.
     let own = match own_facts(node, conn, asked) {
         Own::Known(now, _) => now,
         Own::Deleted | Own::Unknown => own,
     };
+    let mut own = own;
+    let doubted = askable.iter().position(|asked| Some(&asked.name) == doubted.as_ref());
+    if own.suspect && doubted.is_some_and(|at| matches!(words[at], Word::Cold | Word::Unknown)) {
+        // Its own word: it does not have it.
+        own.suspect = false;
+        own.moving = false;
+    }
     let gathered = gather(&said(&askable, &words));
     if gathered.loaded_at.len() > 1 && own.loaded.is_none() {
         tracing::error!(session = asked, at = ?gathered.loaded_at, "several urls say that they have one session");
@@ -93,10 +99,20 @@ fn with_words(facts: Facts, gathered: Gathered) -> Facts {
     Facts { heard, agent: facts.agent.or(agent), loaded_at, unreachable, ..facts }
 }
 
+/// The urls of a session's agent, where one of them may have it.
+#[derive(Default)]
+struct Others {
+    /// The agent's own id of it.
+    native: String,
+    asked: Vec<Asked>,
+    /// The one that may have it, since nobody could tell it to let go.
+    doubted: Option<String>,
+}
+
 /// What our own table knows of an id.
 enum Own {
-    /// What is known, and whom else to ask: urls of its agent, by the agent's own id of it.
-    Known(Box<Facts>, Vec<(String, Asked)>),
+    /// What is known, and whom else to ask.
+    Known(Box<Facts>, Others),
     Deleted,
     Unknown,
 }
@@ -122,24 +138,33 @@ fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Own {
             facts.map(|facts| Facts { keys, ..facts })
         }
     };
-    facts.map_or(Own::Unknown, |facts| Own::Known(Box::new(facts), Vec::new()))
+    facts.map_or(Own::Unknown, |facts| Own::Known(Box::new(facts), Others::default()))
 }
 
 fn known(node: &Node, row: Arc<Row>) -> Own {
     let agent = node.agent(&row.view.agent).filter(|agent| !agent.urls.is_empty());
-    let native = row.view.native.clone().unwrap_or_default();
+    let view = row.view.clone();
     let facts = facts_of(node, row);
-    let is_cold = facts.loaded.is_none() && !facts.moving;
-    let urls = agent.filter(|_| is_cold).map(|agent| node.askable_urls(&agent));
-    let urls = urls.unwrap_or_default().into_iter().map(|asked| (native.clone(), asked));
-    Own::Known(Box::new(facts), urls.collect())
+    let is_open = facts.loaded.is_none() && (!facts.moving || facts.suspect);
+    let Some(agent) = agent.filter(|_| is_open) else {
+        return Own::Known(Box::new(facts), Others::default());
+    };
+    let doubted = node.suspected(&view).and_then(|place| node.url_at(&agent, &place));
+    let others = Others {
+        native: view.native.unwrap_or_default(),
+        asked: node.askable_urls(&agent),
+        doubted: doubted.map(|url| url.shown()),
+    };
+    Own::Known(Box::new(facts), others)
 }
 
 fn facts_of(node: &Node, row: Arc<Row>) -> Facts {
     let behind = node.log.is_behind(row.key);
     // A child is where its parent is.
     let row = node.parent_of(&row).unwrap_or(row);
-    Facts { held_by: node.held_by(&row), behind, ..row.facts() }
+    let facts = row.facts();
+    let suspect = facts.suspect || (!row.is_loaded() && node.suspected(&row.view).is_some());
+    Facts { held_by: node.held_by(&row), behind, suspect, ..facts }
 }
 
 /// A probe is answered at once or soon, so it is not kept among the open requests.

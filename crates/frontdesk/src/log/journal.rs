@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
-use frontdesk_core::ids::Seq;
+use frontdesk_core::ids::{Epoch, Seq};
 use frontdesk_core::record::Record;
 
 use super::commit::{self, Waiter};
@@ -19,6 +19,8 @@ pub struct Journal {
     slot: Arc<Slot>,
     /// Number of the last record that counts.
     last: Seq,
+    /// Records under an earlier one are refused.
+    epoch: Epoch,
     /// Length of the file in bytes, torn bytes included.
     bytes: u64,
     /// The file does not end with a line end.
@@ -85,7 +87,7 @@ impl Journal {
         bytes: u64,
         torn: bool,
     ) -> Self {
-        Self { shared, slot, last, bytes, torn, part: VecDeque::new() }
+        Self { shared, slot, last, epoch: 0, bytes, torn, part: VecDeque::new() }
     }
 
     /// Where the journal lies.
@@ -104,6 +106,12 @@ impl Journal {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// From here on records under an earlier epoch are refused; those under none (0), which are
+    /// nobody's claim, never are.
+    pub fn fence(&mut self, epoch: Epoch) {
+        self.epoch = self.epoch.max(epoch);
     }
 
     /// Writes a batch with one write and queues its durable records to the commit log. Does not
@@ -133,6 +141,7 @@ impl Journal {
         self.shared.space.set_stuck(self.slot.key, written.is_err());
         written?;
         self.last = records.last().map_or(self.last, |record| record.seq);
+        self.fence(records.iter().map(|record| record.epoch).max().unwrap_or_default());
         if !durable {
             return Ok(Ticket::DONE);
         }
@@ -141,8 +150,12 @@ impl Journal {
     }
 
     fn check_order(&self, records: &[Record]) -> Result<(), LogError> {
-        let mut last = self.last;
+        let (mut last, mut epoch) = (self.last, self.epoch);
         for record in records {
+            if record.epoch != 0 && record.epoch < epoch {
+                return Err(LogError::OldEpoch { seq: record.seq, old: record.epoch, epoch });
+            }
+            epoch = epoch.max(record.epoch);
             if record.seq <= last {
                 return Err(LogError::Order { seq: record.seq, last });
             }

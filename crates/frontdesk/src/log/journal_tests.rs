@@ -300,3 +300,24 @@ fn random_faults_kills_and_retries_lose_nothing() {
         assert_eq!(followed, expected, "round {round}");
     }
 }
+
+#[test]
+fn records_of_an_earlier_owner_are_refused() {
+    let bench = Bench::new(&limits());
+    let mut journal = bench.log.create(key(1), at()).unwrap();
+    let under = |seq, epoch| Record { epoch, ..record(seq) };
+    let _ = journal.append(&[under(1, 1), under(2, 2)]).unwrap();
+    let refused = |journal: &mut Journal, record| match journal.append(&[record]) {
+        Err(LogError::OldEpoch { seq, old, epoch }) => (seq, old, epoch),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(&mut journal, under(3, 1)), (3, 1, 2));
+    // What is nobody's claim is never refused.
+    let _ = journal.append(&[under(3, 0)]).unwrap();
+    journal.fence(5);
+    assert_eq!(refused(&mut journal, under(4, 4)), (4, 4, 5));
+    journal.fence(3);
+    let _ = journal.append(&[under(4, 5)]).unwrap();
+    let path = journal.path().to_path_buf();
+    assert_eq!(seqs(&path), [1, 2, 3, 4]);
+}

@@ -38,7 +38,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use frontdesk_core::ids::{Key, Seq};
+use frontdesk_core::ids::{Epoch, Key, Seq};
 use frontdesk_core::limits::Limits;
 use frontdesk_core::record::Record;
 use jiff::Timestamp;
@@ -99,6 +99,16 @@ pub enum LogError {
         /// Number it had to exceed.
         last: Seq,
     },
+    /// The record is of an owner that is none any more.
+    #[error("failed to append record {seq} of epoch {old}: the session is at epoch {epoch}")]
+    OldEpoch {
+        /// Number of the record.
+        seq: Seq,
+        /// Its epoch.
+        old: Epoch,
+        /// The session's.
+        epoch: Epoch,
+    },
     /// The session was deleted; its tombstone stays the only record.
     #[error("failed to use {path}: the session was deleted")]
     Entombed {
@@ -147,6 +157,7 @@ impl LogError {
             // A failed device, a read-only folder: people repair these while we run.
             Self::Io { .. } | Self::Sync(_) => true,
             Self::Order { .. }
+            | Self::OldEpoch { .. }
             | Self::Entombed { .. }
             | Self::Foreign { .. }
             | Self::Position { .. }

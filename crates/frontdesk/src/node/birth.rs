@@ -318,6 +318,7 @@ pub(super) fn facts(instance: &Instance, epoch: u64) -> AgentFacts {
     let agent = &instance.agent;
     AgentFacts {
         instance: instance.id.to_string(),
+        place: instance.place(),
         epoch,
         can_return: instance.abilities().can_reopen(),
         idle_unload_ms: agent.idle_unload_s.saturating_mul(1000),

@@ -17,7 +17,7 @@ use std::time::Instant;
 use frontdesk_core::fold::{Origin, View};
 use frontdesk_core::ids::Key;
 use frontdesk_core::route::{Candidate, Meaning, meaning};
-use frontdesk_core::session::{Phase, Session};
+use frontdesk_core::session::Session;
 
 pub use super::row::{Live, Row};
 use super::standing::Bell;
@@ -298,12 +298,13 @@ impl Directory {
         row.live = live.map(|instance| Live {
             state: session.state(),
             owner: instance.map(|i| row.owner(i, session)),
+            lease: session.phase(),
         });
         row.clients = session.client_count();
         row.queued = session.queued_turns();
         row.seen = Instant::now();
         row.bytes = bytes;
-        debug_assert!(matches!(session.phase(), Phase::Cold) == row.live.is_none());
+        debug_assert!(session.phase().is_cold() == row.live.is_none());
         if native_is_new {
             let (row, counted) = ((*hot.row).clone(), hot.counted.clone());
             tables.insert(row, counted);

@@ -22,7 +22,11 @@ fn row(live: Option<Option<State>>) -> Row {
         since: String::new(),
         epoch: 1,
     };
-    row.live = live.map(|state| Live { state, owner: state.map(|_| Arc::new(owner.clone())) });
+    row.live = live.map(|state| Live {
+        state,
+        lease: frontdesk_core::lease::Phase::Live,
+        owner: state.map(|_| Arc::new(owner.clone())),
+    });
     row
 }
 

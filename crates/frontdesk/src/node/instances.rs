@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use frontdesk_core::agent::{effective_home, store_family, upstream_initialize};
 use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::fold::View;
 use frontdesk_core::ids::Key;
+use frontdesk_core::lease::Place;
 use frontdesk_core::place::fewest;
 use frontdesk_core::session::CloseWhy;
 use frontdesk_core::status::State;
 use serde_json::{Value, json};
 
 use super::Node;
-use super::directory::Row;
+use super::directory::{Found, Row};
 use super::urls::seat;
 use crate::agent::facts::Facts;
 use crate::agent::instance::{Before, Instance, Parts};
@@ -220,7 +222,10 @@ impl Node {
         let (node, instance) = (self.clone(), instance.clone());
         tokio::spawn(async move {
             reading::read(instance.clone(), receiver).await;
-            lock(&node.instances).remove(&instance.id);
+            if instance.is_gone() || instance.url.is_some() {
+                // Else it is in the way of whoever wants one of its sessions.
+                lock(&node.instances).remove(&instance.id);
+            }
             node.count_dropped(&instance);
             node.remove_spool(&instance.data_dir);
         });
@@ -390,18 +395,30 @@ impl Node {
     }
 
     /// Closes a session at its agent; the instance is ended if it has no other, or if this one's turn
-    /// never ended there.
-    pub async fn close_at_agent(&self, instance: &Arc<Instance>, native: &str, why: CloseWhy) {
+    /// never ended there. One that is taken and was not let go costs the instance too, unless another
+    /// session's turn runs there. Whether the agent has let go, or is proven gone.
+    pub async fn close_at_agent(
+        &self,
+        instance: &Arc<Instance>,
+        native: &str,
+        key: Key,
+        why: CloseWhy,
+    ) -> bool {
         let alone = instance.sessions() <= 1 && instance.url.is_none();
         let polite = instance.abilities().close && !matches!(why, CloseWhy::Stuck);
         let mut let_go = false;
         if polite && instance.has_ended().is_none() {
             let params = json!({ "sessionId": native }).to_string();
             let answer = instance.call("session/close", &params, self.limits.agent_close_ms).await;
-            let_go = answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session));
+            let_go = answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session))
+                && !instance.owes_opening(native);
         }
         instance.unroute(native);
-        let stuck = matches!(why, CloseWhy::Stuck);
+        let taken = why == CloseWhy::Take
+            && !let_go
+            && instance.url.is_none()
+            && !self.has_turn(instance, Some(key));
+        let stuck = why == CloseWhy::Stuck || taken;
         if stuck || (alone && instance.sessions() == 0) {
             if stuck {
                 // A url may have it after all.
@@ -412,26 +429,64 @@ impl Node {
             }
             let limit =
                 Duration::from_millis(self.limits.stop_term_ms * 3 + self.limits.agent_close_ms);
-            if tokio::time::timeout(limit, instance.wait_gone()).await.is_err() {
-                tracing::error!(instance = %instance.id, "an agent's processes are still there");
+            if tokio::time::timeout(limit, instance.wait_gone()).await.is_ok() {
+                // Of a url only the connection is.
+                return instance.url.is_none();
             }
+            tracing::error!(instance = %instance.id, "an agent's processes are still there");
         } else if let_go {
-            let _ = instance.link.release(&self.claim_name(&instance.agent, native)).await;
-        } else {
-            instance.keep(native).await;
+            self.give_back(instance, native).await;
+            return true;
+        }
+        instance.keep(native).await;
+        false
+    }
+
+    /// The agent is proven not to have a session any more: whoever wants it may claim it.
+    pub async fn give_back(&self, instance: &Instance, native: &str) {
+        instance.let_go(native).await;
+        let _ = instance.link.release(&self.claim_name(&instance.agent, native)).await;
+    }
+
+    /// The instance at a place, unless it is proven gone; of an address the connection that is up.
+    #[must_use]
+    pub fn instance_at(&self, place: &Place) -> Option<Arc<Instance>> {
+        self.running_instances().into_iter().find(|instance| {
+            let is_over = instance.url.is_some() && instance.has_ended().is_some();
+            instance.place() == *place && !is_over
+        })
+    }
+
+    /// Sessions that instances of an earlier daemon may have get their lanes, which find out.
+    pub fn wake_doubted(self: &Arc<Self>) {
+        for instance in self.running_instances() {
+            for native in instance.kept() {
+                let found = self.directory.find_native(&instance.agent.name, &native);
+                if let Some(Found::Known(row)) = found {
+                    let _lane = self.lane(row.key);
+                }
+            }
         }
     }
 
-    /// The instance whose agent may still have an unloaded session.
+    /// Where somebody may have a session that no lane here says anything of: what its journal says,
+    /// or the ledger of an instance that an earlier daemon has left.
     #[must_use]
-    pub fn keeper(&self, agent: &AgentConfig, native: &str) -> Option<Arc<Instance>> {
+    pub fn suspected(&self, view: &View) -> Option<Place> {
+        let native = view.native.as_deref()?;
+        match &view.suspect {
+            Some(place @ Place::Url(_)) => return Some(place.clone()),
+            Some(place) if self.instance_at(place).is_some() => return Some(place.clone()),
+            _ => {}
+        }
         let running = self.running_instances();
-        running.into_iter().find(|i| i.agent.name == agent.name && i.keeps(native))
+        let keeps = |i: &Arc<Instance>| *i.agent.name == view.agent && i.keeps(native);
+        running.into_iter().find(keeps).map(|instance| instance.place())
     }
 }
 
 /// Whether an agent's error (JSON text) says that it does not have the session.
-fn names_no_session(error: &str) -> bool {
+pub(crate) fn names_no_session(error: &str) -> bool {
     let value: Value = serde_json::from_str(error).unwrap_or_default();
     value["code"].as_i64() == Some(Code::NotFound.number())
 }

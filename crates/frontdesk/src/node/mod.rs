@@ -51,6 +51,7 @@ use crate::session::{LaneHandle, LaneMsg, Start};
 use crate::workspace::Workspaces;
 use directory::Directory;
 use feed::Feed;
+pub(crate) use instances::names_no_session;
 use keeper::Keeper;
 use lists::Lists;
 pub use open::OpenRequest;
@@ -515,7 +516,9 @@ impl Node {
             grace_ms + self.limits.agent_close_ms + 4 * self.limits.stop_term_ms,
         );
         let until = tokio::time::Instant::now() + limit;
-        while !self.directory.loaded(|_| true).is_empty() && tokio::time::Instant::now() < until {
+        while !self.directory.loaded(|row| !row.is_suspect()).is_empty()
+            && tokio::time::Instant::now() < until
+        {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let instances = self.running_instances();

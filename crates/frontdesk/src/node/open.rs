@@ -16,6 +16,7 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::Key;
 use frontdesk_core::import::{prompt_text, user_text};
+use frontdesk_core::lease::Place;
 use frontdesk_core::record::Kind;
 use frontdesk_core::render::stored_params;
 use frontdesk_core::route::{Plan, plan};
@@ -51,6 +52,22 @@ pub struct OpenRequest {
     pub how: How,
     /// The client's own parameters, as text.
     pub params: Option<Bytes>,
+    /// The only place that may be asked: it may have the session already.
+    pub at: Option<Place>,
+}
+
+/// Why a session was not opened.
+#[derive(Debug)]
+struct Failed {
+    failure: StartFailure,
+    /// The agent was asked, and may open it yet.
+    doubt: bool,
+}
+
+impl From<StartFailure> for Failed {
+    fn from(failure: StartFailure) -> Self {
+        Self { failure, doubt: false }
+    }
 }
 
 impl Node {
@@ -59,12 +76,12 @@ impl Node {
         let lane = request.lane.clone();
         let outcome = match self.try_open(&request).await {
             Ok(result) => Input::Started { result },
-            Err(failure) => Input::StartFailed(failure),
+            Err(Failed { failure, doubt }) => Input::StartFailed { failure, doubt },
         };
         lane.send(LaneMsg::Input(outcome)).await;
     }
 
-    async fn try_open(self: &Arc<Self>, request: &OpenRequest) -> Result<String, StartFailure> {
+    async fn try_open(self: &Arc<Self>, request: &OpenRequest) -> Result<String, Failed> {
         let view = &request.view;
         let native = view.native.clone().unwrap_or_default();
         let agent = self.agent(&view.agent).ok_or_else(|| {
@@ -77,17 +94,27 @@ impl Node {
         if let Some(greeted) = self.greeted(&agent)
             && !greeted.abilities.can_reopen()
         {
-            return Err(StartFailure::CannotReturn);
+            return Err(StartFailure::CannotReturn.into());
         }
         self.wait_for_previous(request).await?;
         let params = self.open_params(request, &native)?;
         let (instance, kept) = self.place_for(request, &agent, &native).await?;
         let outcome = self.open_at(request, &instance, &native, &params).await;
         instance.unreserve();
+        let ours = match &outcome {
+            Err(StartFailure::Ours(error)) => Some(error.code),
+            _ => None,
+        };
+        let silent = ours == Some(Code::AgentTimeout);
+        // An answer that was too long came after all: it has it.
+        let doubt = silent || ours == Some(Code::FrameTooLarge);
         if outcome.is_err() {
             instance.unroute(&native);
-            let silent = matches!(&outcome, Err(StartFailure::Ours(error)) if error.code == Code::AgentTimeout);
-            if silent || kept {
+            if silent {
+                instance.note_unanswered(&native);
+            }
+            let is_gone = matches!(outcome, Err(StartFailure::Gone));
+            if doubt || (kept && (!is_gone || instance.owes_opening(&native))) {
                 // It may open it yet, or has it as before.
                 instance.keep(&native).await;
             } else {
@@ -99,7 +126,7 @@ impl Node {
                 None => self.retire(&instance),
             }
         }
-        outcome
+        outcome.map_err(|failure| Failed { failure, doubt })
     }
 
     /// The instance that is asked, reserved, and whether its agent may have the session already.
@@ -109,30 +136,41 @@ impl Node {
         agent: &Arc<AgentConfig>,
         native: &str,
     ) -> Result<(Arc<Instance>, bool), StartFailure> {
+        if let Some(suspect) = self.reserve_suspect(request, agent).await? {
+            return Ok((suspect, true));
+        }
         if !agent.urls.is_empty() {
             return self.reserve_for(agent, native).await.map_err(StartFailure::Ours);
-        }
-        if let Some(keeper) = self.reserve_keeper(agent, native).await? {
-            return Ok((keeper, true));
         }
         let conn = request.conn.as_deref();
         let reserved = self.reserve_instance(agent, conn, &request.view.cwd).await;
         reserved.map(|instance| (instance, false)).map_err(StartFailure::Ours)
     }
 
-    /// An instance whose agent could not be told to let the session go: it opens it again, or is
-    /// gone before anybody else does.
-    async fn reserve_keeper(
+    /// The only place that may have the session opens it again, or is gone before anybody else does.
+    async fn reserve_suspect(
         &self,
+        request: &OpenRequest,
         agent: &AgentConfig,
-        native: &str,
     ) -> Result<Option<Arc<Instance>>, StartFailure> {
-        let Some(keeper) = self.keeper(agent, native) else { return Ok(None) };
-        // Its place may be taken by now, but the agent has the session in any case.
-        if keeper.reserve(usize::MAX) {
-            return Ok(Some(keeper));
+        let Some(at) = &request.at else { return Ok(None) };
+        if matches!(at, Place::Url(_)) {
+            let Some(url) = self.url_at(agent, at) else {
+                let text = "the url whose agent may have this session is not in the configuration any more";
+                let error = WireError::new(Code::HeldElsewhere, text);
+                return Err(StartFailure::Ours(error.with_data(json!({ "agent": agent.name }))));
+            };
+            return self.reserve_url(agent, &url).await.map(Some).map_err(StartFailure::Ours);
         }
-        self.wait_gone(&keeper).await.map(|()| None)
+        if let Some(suspect) = self.instance_at(at) {
+            // Its place may be taken by now, but the agent has the session in any case.
+            if suspect.reserve(usize::MAX) {
+                return Ok(Some(suspect));
+            }
+            self.wait_gone(&suspect).await?;
+        }
+        request.lane.send(LaneMsg::Input(Input::Gone { at: at.clone() })).await;
+        Ok(None)
     }
 
     /// The instance that had the session last is proven gone before anybody else gets it.

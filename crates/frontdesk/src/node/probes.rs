@@ -228,8 +228,8 @@ impl Node {
             {
                 // Its own word: whatever was in doubt there is not any more.
                 let was_kept = instance.keeps(native);
-                instance.forget(native);
                 if was_kept {
+                    instance.let_go(native).await;
                     let _ = instance.link.release(&self.claim_name(agent, native)).await;
                 }
             }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use frontdesk_core::fold::{FOLD_VERSION, View};
 use frontdesk_core::ids::Key;
+use frontdesk_core::lease::Place;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -123,7 +124,7 @@ fn close_open_ends(log: &Log, path: &Path, view: &View) -> Option<usize> {
 }
 
 /// Turns without an ending are closed as failed, questions as cancelled, and the session as lost:
-/// its instance was proven gone before anything is read.
+/// its instance was proven gone before anything is read, or goes on with what it may have.
 fn endings_of(view: &View) -> Vec<Record> {
     let mut endings: Vec<(Kind, Value)> = Vec::new();
     for interaction in view.open_interactions.keys() {
@@ -140,7 +141,12 @@ fn endings_of(view: &View) -> Vec<Record> {
         ));
     }
     if view.loaded_by.is_some() {
-        endings.push((Kind::Lost, json!({ "reason": "crash_inferred" })));
+        let mut lost = json!({ "reason": "crash_inferred" });
+        // The connection ended with the daemon; an agent that runs by itself may have it still.
+        if let Some(place) = view.asked_url.clone().map(Place::Url).or(view.suspect.clone()) {
+            lost["kept"] = json!(place);
+        }
+        endings.push((Kind::Lost, lost));
     }
     let numbered = (view.seq + 1..).zip(endings);
     numbered

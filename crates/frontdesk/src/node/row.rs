@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use frontdesk_core::fold::{Origin, View};
 use frontdesk_core::ids::Key;
+use frontdesk_core::lease::Phase;
 use frontdesk_core::session::Session;
 use frontdesk_core::status::{Facts, Owner, State};
 use jiff::Timestamp;
@@ -46,6 +47,8 @@ pub struct Live {
     pub state: Option<State>,
     /// The instance; `None` while it is being started or closed.
     pub owner: Option<Arc<Owner>>,
+    /// Where its lease is.
+    pub lease: Phase,
 }
 
 impl Row {
@@ -120,6 +123,12 @@ impl Row {
         self.live.is_some()
     }
 
+    /// Whether an agent may have it, and nobody can tell.
+    #[must_use]
+    pub fn is_suspect(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.lease == Phase::Suspect)
+    }
+
     /// Whether an instance is proven to have it: not while it is being started or closed.
     #[must_use]
     pub fn is_live(&self) -> bool {
@@ -149,6 +158,7 @@ impl Row {
         let age_ms = if self.is_loaded() { 0 } else { millis(self.seen.elapsed()) };
         Facts {
             moving: self.live.is_some() && loaded.is_none(),
+            suspect: self.is_suspect(),
             loaded,
             recorded: !self.view.unproven,
             resumable: self.view.resumable,
@@ -186,6 +196,9 @@ impl Row {
         });
         if let Some(state) = self.live.as_ref().and_then(|live| live.state) {
             row["state"] = json!(state);
+        }
+        if self.is_suspect() {
+            row["lease"] = json!(Phase::Suspect.word());
         }
         if let Some(owner) = owner {
             row["owner"] = json!(**owner);

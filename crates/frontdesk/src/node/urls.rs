@@ -12,6 +12,7 @@ use std::time::Duration;
 use frontdesk_core::agent::upstream_initialize;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::ids::InstanceId;
+use frontdesk_core::lease::Place;
 use frontdesk_core::place::{Seat, fewest, retry_ms};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -32,7 +33,7 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
 /// One address of an agent.
 #[derive(Debug)]
 pub struct Url {
-    /// What the ids of all its instances begin with.
+    /// What the ids of all its instances begin with, and its name in leases.
     pub id: Box<str>,
     /// The address, as configured: it may hold secrets.
     pub address: Arc<str>,
@@ -105,12 +106,6 @@ impl Url {
         without_secrets(&self.address)
     }
 
-    /// Whether the instance of this id is, or was, a connection to this address.
-    #[must_use]
-    pub fn is_of(&self, instance: &str) -> bool {
-        instance.strip_prefix(&*self.id).is_some_and(|rest| rest.starts_with('-'))
-    }
-
     /// Whether the agent there may have a session that is not loaded here: nobody could tell it to let
     /// go.
     #[must_use]
@@ -170,10 +165,11 @@ impl Node {
         self.urls.get(agent).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The address that an instance is, or was, a connection to.
+    /// The address that a lease names.
     #[must_use]
-    pub fn url_of(&self, agent: &str, instance: &str) -> Option<Arc<Url>> {
-        self.urls_of(agent).iter().find(|url| url.is_of(instance)).cloned()
+    pub fn url_at(&self, agent: &AgentConfig, place: &Place) -> Option<Arc<Url>> {
+        let Place::Url(id) = place else { return None };
+        self.urls_of(&agent.name).iter().find(|url| *url.id == **id).cloned()
     }
 
     /// Keeps a connection to each address, in tasks of their own, until the daemon stops.

@@ -141,6 +141,7 @@ pub(super) fn recover(
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     let recovered = node.open_index(replayed).context("failed to start the index")?;
+    node.wake_doubted();
     tracing::info!(
         sessions = recovered.sessions,
         carried = taken.sessions,

@@ -91,7 +91,7 @@ impl Lane {
             LaneMsg::Ended { .. }
             | LaneMsg::Answered { .. }
             | LaneMsg::Input(
-                Input::AgentError { .. } | Input::Started { .. } | Input::StartFailed(_),
+                Input::AgentError { .. } | Input::Started { .. } | Input::StartFailed { .. },
             ) => !self.held.is_empty(),
             _ => false,
         }

@@ -40,7 +40,8 @@ pub(super) async fn carry_on(
     let Carry { path, view, parts, instance, ready } = carry;
     let log = node.log.clone();
     let opened = tokio::task::spawn_blocking(move || log.open_journal(&path));
-    let journal = opened.await.map_err(|_| LogError::Closed)??;
+    let mut journal = opened.await.map_err(|_| LogError::Closed)??;
+    journal.fence(view.epoch);
     let rx = mailbox.take().ok_or(LogError::Closed)?;
     let ends = parts.ends.clone();
     let carried = Session::carried(view, parts, node.limits.clone(), node.now());

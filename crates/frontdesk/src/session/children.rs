@@ -6,9 +6,10 @@
 
 use bytes::Bytes;
 use frontdesk_core::envelope::Message;
+use frontdesk_core::lease::Phase;
 use frontdesk_core::record::Kind;
 use frontdesk_core::render::stored_update;
-use frontdesk_core::session::{Ends, Input, Phase, Position, subagent_update};
+use frontdesk_core::session::{Ends, Input, Position, subagent_update};
 use serde_json::{Map, Value, json};
 
 use super::lane::Lane;

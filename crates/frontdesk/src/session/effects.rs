@@ -8,6 +8,7 @@ use std::time::Duration;
 use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::ids::ConnId;
+use frontdesk_core::lease::Place;
 use frontdesk_core::session::{CloseWhy, Effect, How, Input, Mark, Tag};
 
 use super::LaneMsg;
@@ -216,8 +217,13 @@ impl Lane {
             Effect::Owe { hop, frame } => self.owe(&hop, frame).await,
             Effect::Settle { hop, frame } => self.settle(&hop, frame).await,
             Effect::CancelSent(tag) => self.cancel_sent(tag).await,
-            Effect::Open { conn, how, params } => self.open(conn, how, params),
+            Effect::Open { conn, how, params, at } => self.open(conn, how, params, at),
             Effect::Shut { why } => self.shut(why),
+            Effect::LetGo { at } => {
+                if let Some(instance) = self.node.instance_at(&at) {
+                    self.node.give_back(&instance, self.session.native()).await;
+                }
+            }
             Effect::EndStuck => {
                 let key = self.handle.key();
                 let instance = self.instance.as_deref();
@@ -310,7 +316,13 @@ impl Lane {
         }
     }
 
-    fn open(&mut self, conn: Option<ConnId>, how: How, params: Option<bytes::Bytes>) {
+    fn open(
+        &mut self,
+        conn: Option<ConnId>,
+        how: How,
+        params: Option<bytes::Bytes>,
+        at: Option<Place>,
+    ) {
         let caused_by = conn.or_else(|| self.conns.keys().next().copied());
         let request = OpenRequest {
             lane: self.handle.clone(),
@@ -320,21 +332,27 @@ impl Lane {
             conn: caused_by.and_then(|conn| self.conns.get(&conn).cloned()),
             how,
             params,
+            at,
         };
         let node = self.node.clone();
         tokio::spawn(async move { node.open_session(request).await });
     }
 
     fn shut(&mut self, why: CloseWhy) {
-        let instance = self.instance.clone();
+        let place = self.session.lease().owner();
+        let own = self.instance.clone().or_else(|| self.doubted.clone());
+        let instance = own.filter(|instance| place == Some(&instance.place()));
+        // An instance that is not here any more has nothing; an address is another matter.
+        let nobody = matches!(place, Some(Place::Instance(_)) | None);
         let handle = self.handle.clone();
         let node = self.node.clone();
         let native = self.session.native().to_owned();
         tokio::spawn(async move {
-            if let Some(instance) = instance {
-                node.close_at_agent(&instance, &native, why).await;
-            }
-            handle.send(LaneMsg::Input(Input::Closed)).await;
+            let let_go = match instance {
+                Some(instance) => node.close_at_agent(&instance, &native, handle.key(), why).await,
+                None => nobody,
+            };
+            handle.send(LaneMsg::Input(Input::Closed { let_go })).await;
         });
     }
 }

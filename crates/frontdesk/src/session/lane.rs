@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use frontdesk_core::envelope::Message;
-use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::{ConnId, Key, Seq};
-use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
-use frontdesk_core::session::{Client, Effect, Input, Phase, Session, Tag};
+use frontdesk_core::lease::Phase;
+use frontdesk_core::record::Record;
+use frontdesk_core::session::{Effect, Input, Session, Tag};
 use frontdesk_core::status::State;
 use frontdesk_core::workspace::Workspace;
-use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -23,6 +22,7 @@ use super::behind::Quiet;
 use super::carrying::{Carry, Handled, carry_on};
 use super::children::{Child, Heard};
 use super::promise::Promise;
+use super::telling::refuse_all;
 use super::{Copy, LaneHandle, LaneMsg};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
@@ -94,6 +94,7 @@ async fn begin(
                 // First the journal, so that the lane before this one has written its last word.
                 let mut journal = open_when_free(&log, &path)?;
                 let view = crate::node::recover::read_for_lane(&mut journal)?;
+                journal.fence(view.epoch);
                 let covered = Snapshot::read(&path).map_or(0, |(found, _)| found.journal_bytes);
                 Ok::<_, LogError>((journal, view, covered))
             });
@@ -104,6 +105,9 @@ async fn begin(
     let rx = mailbox.take().ok_or(LogError::Closed)?;
     let session = Session::cold(view, node.limits.clone(), node.now()).with_key(handle.key());
     let mut lane = Lane::new(node, handle, rx, session, journal, instance);
+    if birth.is_none() {
+        lane.recall_doubt().await;
+    }
     lane.snapshot_bytes = snapshot_bytes;
     if let Some(((conn, born), copy, ready)) = birth {
         lane.conns.extend(conn.map(|conn| (conn.id, conn)));
@@ -129,6 +133,8 @@ pub(super) struct Lane {
     pub(super) instance: Option<Arc<Instance>>,
     /// The instance that had it last: it must be gone before another one may.
     pub(super) previous: Option<Arc<Instance>>,
+    /// The instance that may have it, while that is in doubt and the instance runs.
+    pub(super) doubted: Option<Arc<Instance>>,
     pub(super) conns: HashMap<ConnId, Arc<Conn>>,
     /// Requests at the agent: our tag to the id on the wire.
     pub(super) sent: HashMap<Tag, u64>,
@@ -180,6 +186,7 @@ impl Lane {
             journal,
             instance,
             previous: None,
+            doubted: None,
             conns: HashMap::new(),
             sent: HashMap::new(),
             unwritten: Vec::new(),
@@ -256,6 +263,11 @@ impl Lane {
 
     /// Waits for something to do and puts it into `batch`. 0 when nothing will ever come.
     async fn next(&mut self, batch: &mut Vec<LaneMsg>, alarm: &mut Alarm, quiet: &Quiet) -> usize {
+        let lease = self.session.lease();
+        let is_suspect = lease.phase() == Phase::Suspect;
+        let place = lease.doubt().filter(|_| is_suspect).cloned();
+        let doubt = place.map(|place| (place, self.doubted.clone()));
+        let (node, native) = (self.node.clone(), self.session.native().to_owned());
         tokio::select! {
             biased;
             changed = self.health.changed() => {
@@ -270,6 +282,10 @@ impl Lane {
             }
             workspace = news(self.follow.as_mut()) => {
                 batch.push(LaneMsg::Input(Input::Workspace(workspace)));
+                1
+            }
+            input = super::doubt::settled(&node, doubt, &native) => {
+                batch.push(LaneMsg::Input(input));
                 1
             }
             () = quiet.is_long(), if self.session.state() == Some(State::Running) => 1,
@@ -333,6 +349,7 @@ impl Lane {
                 handled.note(done, ack);
                 if !ours {
                     // A late frame of an instance that is not the owner any more.
+                    self.session.count_late();
                     return;
                 }
                 self.hear_child(&message, &at);
@@ -380,12 +397,14 @@ impl Lane {
 
     /// Tells the directory what is loaded here and what the records add up to.
     pub(super) fn publish(&mut self) {
-        if matches!(self.session.phase(), Phase::Cold)
+        let phase = self.session.phase();
+        if (phase.is_cold() || phase == Phase::Suspect)
             && let Some(instance) = self.instance.take()
         {
             self.previous = Some(instance);
             self.children.clear();
         }
+        self.follow_doubt();
         if self.is_nothing() && self.session.client_count() == 0 {
             // Before the lane ends, so that nobody finds a row whose journal is about to go.
             self.node.directory.forget(self.handle.key());
@@ -397,61 +416,14 @@ impl Lane {
     /// The row says what the session is now, before anybody is told something that follows from it.
     pub(super) fn tell_directory(&self) {
         let live = match self.session.phase() {
-            Phase::Cold => None,
-            Phase::Starting | Phase::Draining(_) => Some(None),
+            Phase::Cold | Phase::Lost => None,
             Phase::Live => Some(self.instance.as_ref()),
+            Phase::Claiming | Phase::Starting | Phase::Draining | Phase::Suspect => Some(None),
         };
         let key = self.handle.key();
         self.node.directory.publish(key, &self.session, live, self.journal.bytes());
         let asks = self.node.asks(&self.session.view().agent);
         self.node.feed.publish(key, self.node.directory.get(key), asks);
-    }
-
-    fn describe(&self) -> Value {
-        let clients: Vec<Value> = self
-            .session
-            .clients()
-            .map(|(client, live)| json!({ "key": &*client.key, "name": &*client.name, "role": "controller", "live": live }))
-            .collect();
-        let named = |client: &Client| json!({ "key": &*client.key, "name": &*client.name });
-        let interactions: Vec<Value> = self
-            .session
-            .open_questions()
-            .map(|(id, frame, asked)| {
-                let params: Value =
-                    frame.params().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-                let asked: Vec<Value> = asked.into_iter().map(named).collect();
-                json!({ "id": id, "method": &*frame.method, "title": params["toolCall"]["title"], "options": params["options"], "asked": asked })
-            })
-            .collect();
-        json!({
-            "clients": clients,
-            "interactions": interactions,
-            "options": self.session.view().options,
-            "additionalDirectories": self.session.view().additional_directories,
-            "behind": self.node.log.is_behind(self.handle.key()),
-        })
-    }
-
-    fn entomb(&mut self) -> Result<(), String> {
-        let view = self.session.view();
-        let data = json!({ "agent": view.agent, "nativeId": view.native });
-        let record = Record {
-            v: RECORD_VERSION,
-            seq: view.seq + 1,
-            epoch: view.epoch,
-            at: Timestamp::now(),
-            kind: Kind::Deleted,
-            src: None,
-            data: bytes::Bytes::from(data.to_string()),
-        };
-        self.node.log.entomb(self.journal.path(), &record).map_err(|error| error.to_string())?;
-        self.node.directory.entomb(self.handle.key());
-        for conn in self.conns.values() {
-            conn.leave(self.handle.key());
-        }
-        self.entombed = true;
-        Ok(())
     }
 }
 
@@ -465,25 +437,6 @@ fn open_when_free(log: &crate::log::Log, path: &std::path::Path) -> Result<Journ
             }
             other => return other,
         }
-    }
-}
-
-/// The journal cannot be opened: whoever asks for the session is told, for a while.
-async fn refuse_all(mut rx: mpsc::Receiver<LaneMsg>) {
-    rx.close();
-    while let Some(message) = rx.recv().await {
-        let LaneMsg::Client(conn, input) = message else { continue };
-        let id: Box<str> = match &input {
-            Input::Attach(attach) => attach.id.clone(),
-            Input::Rejoin(rejoin) => rejoin.id.clone(),
-            Input::Prompt { frame, .. } | Input::Forward { frame, .. } => {
-                frame.id().unwrap_or("null").into()
-            }
-            Input::Close { id, .. } => id.clone(),
-            _ => continue,
-        };
-        let error = WireError::new(Code::Storage, "the session's journal could not be opened");
-        conn.answer(&id, Err(&error));
     }
 }
 

@@ -10,11 +10,13 @@ mod carrying;
 mod catch_up;
 mod children;
 mod copying;
+mod doubt;
 mod effects;
 mod find;
 mod lane;
 mod promise;
 mod rest;
+mod telling;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -2,7 +2,6 @@
 //! when it ends.
 
 use frontdesk_core::ids::Key;
-use frontdesk_core::session::Phase;
 
 use super::lane::Lane;
 use crate::log::Snapshot;
@@ -45,7 +44,7 @@ impl Lane {
     /// Taken in on a client's word, and its agent has not loaded it: nothing was ever here.
     pub(super) fn is_nothing(&self) -> bool {
         let view = self.session.view();
-        matches!(self.session.phase(), Phase::Cold) && view.unproven && view.items == 0
+        self.session.phase().is_cold() && view.unproven && view.items == 0
     }
 
     /// Writes the last words and the last snapshot.

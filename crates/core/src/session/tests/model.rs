@@ -22,8 +22,12 @@ enum Act {
     Chunk,
     Withdraw,
     AnswerAsk(u64, bool),
+    /// Somebody who takes no part answers the oldest question: with what was offered, or not.
+    Decide(bool),
     AgentAnswers(bool),
-    AgentEnds,
+    AgentEnds(bool),
+    Gone,
+    Take,
     ShellWorks(bool),
     Wait(u64),
     Lag(u64),
@@ -51,8 +55,11 @@ fn acts() -> impl Strategy<Value = Act> {
         Just(Act::Chunk),
         Just(Act::Withdraw),
         (conn.clone(), any::<bool>()).prop_map(|(c, ok)| Act::AnswerAsk(c, ok)),
+        any::<bool>().prop_map(Act::Decide),
         any::<bool>().prop_map(Act::AgentAnswers),
-        Just(Act::AgentEnds),
+        any::<bool>().prop_map(Act::AgentEnds),
+        Just(Act::Gone),
+        Just(Act::Take),
         any::<bool>().prop_map(Act::ShellWorks),
         any::<bool>().prop_map(Act::ShellWorks),
         prop_oneof![Just(100u64), Just(10_000), Just(60_000), Just(2_000_000)].prop_map(Act::Wait),
@@ -84,6 +91,7 @@ struct World {
     work: Vec<Effect>,
     live: bool,
     last_seq: Seq,
+    epoch: u64,
     started: BTreeSet<String>,
     ended: BTreeSet<String>,
 }
@@ -104,6 +112,7 @@ impl World {
             work: Vec::new(),
             live: true,
             last_seq,
+            epoch: 0,
             started: BTreeSet::new(),
             ended: BTreeSet::new(),
         }
@@ -163,10 +172,17 @@ impl World {
                 | Effect::Notify(_)
                 | Effect::Sync
                 | Effect::CancelSent(_)
+                | Effect::LetGo { .. }
                 | Effect::Joined { .. }
                 | Effect::Left { .. } => {}
             }
         }
+        let (view, lease) = (self.bench.session.view(), self.bench.session.lease());
+        if lease.phase().is_cold() || lease.phase() == Phase::Suspect {
+            assert_eq!(view.suspect.as_ref(), lease.doubt(), "the journal knows of every doubt");
+        }
+        assert!(lease.epoch() >= self.epoch, "epochs only grow");
+        self.epoch = lease.epoch();
         let work = |wanted: fn(&Effect) -> bool| self.work.iter().filter(|e| wanted(e)).count();
         assert!(work(|e| matches!(e, Effect::Open { .. })) <= 1, "two opens at once");
         assert!(work(|e| matches!(e, Effect::Shut { .. })) <= 1, "two shuts at once");
@@ -272,12 +288,20 @@ impl World {
                 }
             }
             Act::AnswerAsk(conn, valid) => self.client_answers(conn, valid),
+            Act::Decide(valid) => self.decide(valid),
             Act::AgentAnswers(well) => self.agent_answers(well),
-            Act::AgentEnds if self.live => {
+            Act::AgentEnds(proven) if self.live => {
                 self.live = false;
                 self.at_agent.clear();
                 self.agent_waits.clear();
-                self.step(Input::Ended { why: "died".into(), detail: Value::Null, proven: true });
+                self.step(Input::Ended { why: "died".into(), detail: Value::Null, proven });
+            }
+            Act::Gone if !self.live => {
+                self.step(Input::Gone { at: Place::Instance("i".into()) });
+            }
+            Act::Take => {
+                let by = By { client: "k9".into(), name: "taker".into() };
+                self.step(Input::Take { by });
             }
             Act::ShellWorks(well) => self.shell_works(well),
             Act::Wait(ms) => {
@@ -302,7 +326,8 @@ impl World {
             | Act::Close(..)
             | Act::Chunk
             | Act::Withdraw
-            | Act::AgentEnds => {}
+            | Act::Gone
+            | Act::AgentEnds(_) => {}
         }
     }
 
@@ -331,6 +356,21 @@ impl World {
         self.step(Input::Answer { conn: ConnId(conn), hop, frame: frame(text) });
     }
 
+    fn decide(&mut self, valid: bool) {
+        let open: Vec<String> =
+            self.bench.session.open_questions().map(|(id, ..)| id.to_owned()).collect();
+        let Some(interaction) = open.first().cloned() else { return };
+        let option = if valid { "yes" } else { "never" };
+        let result = format!(r#"{{"outcome":{{"outcome":"selected","optionId":"{option}"}}}}"#);
+        assert_eq!(self.bench.session.may_answer(&interaction, &result).is_ok(), valid);
+        let waits = self.agent_waits.len();
+        let by = Value::Null;
+        self.step(Input::Decide(Box::new(Decision { interaction, by, result })));
+        let left = self.bench.session.open_questions().count();
+        assert_eq!(open.len() - left, usize::from(valid), "an answer settles its question");
+        assert_eq!(waits - self.agent_waits.len(), usize::from(valid), "the agent has it");
+    }
+
     fn agent_answers(&mut self, well: bool) {
         if self.at_agent.is_empty() {
             return;
@@ -355,14 +395,15 @@ impl World {
                 self.step(Input::Opening { facts: facts(), mode: OpenMode::Resume });
                 self.step(Input::Started { result: "{}".into() });
             }
-            Effect::Open { .. } => self.step(Input::StartFailed(StartFailure::Agent(
-                r#"{"code":-32603,"message":"busy"}"#.into(),
-            ))),
+            Effect::Open { .. } => self.step(Input::StartFailed {
+                failure: StartFailure::Agent(r#"{"code":-32603,"message":"busy"}"#.into()),
+                doubt: self.next_id.is_multiple_of(2),
+            }),
             Effect::Shut { .. } => {
                 self.live = false;
                 self.at_agent.clear();
                 self.agent_waits.clear();
-                self.step(Input::Closed);
+                self.step(Input::Closed { let_go: well });
             }
             // Else another session of the instance has a turn.
             Effect::EndStuck if well => self.step(Input::Unload { why: CloseWhy::Stuck }),
@@ -385,7 +426,7 @@ impl World {
             }
             self.shell_works(true);
         }
-        self.act(Act::AgentEnds);
+        self.act(Act::AgentEnds(true));
         for _ in 0..10_000 {
             if self.work.is_empty() {
                 break;

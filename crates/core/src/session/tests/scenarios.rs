@@ -206,7 +206,7 @@ fn an_agent_that_never_ends_a_cancelled_turn_is_unloaded_and_the_waiting_prompt_
     assert_eq!(words(&effects), ["write turn_ended", "answer c1 4 -31011", "end-stuck"]);
     let effects = bench.run(Input::Unload { why: CloseWhy::Stuck });
     assert_eq!(words(&effects), ["shut stuck"]);
-    assert_eq!(words(&bench.run(Input::Closed)), ["write closed", "sync"]);
+    assert_eq!(words(&bench.run(Input::Closed { let_go: true })), ["write closed", "sync"]);
     // The client stays: its next prompt loads the session again.
     assert_eq!(words(&bench.prompt(1, "5", "z")), ["write turn_queued", "open"]);
 }
@@ -285,7 +285,7 @@ fn closing_with_others_there_only_leaves_and_the_last_one_unloads() {
     // Who comes while it is being closed waits and then starts it again.
     let nothing: [&str; 0] = [];
     assert_eq!(words(&bench.attach(3, How::Resume)), nothing);
-    let effects = bench.run(Input::Closed);
+    let effects = bench.run(Input::Closed { let_go: true });
     assert_eq!(words(&effects), ["write closed", "sync", "answer c2 9 ok", "left c2", "open"]);
 }
 
@@ -293,7 +293,7 @@ fn closing_with_others_there_only_leaves_and_the_last_one_unloads() {
 fn a_closed_session_is_not_woken_by_a_prompt() {
     let mut bench = Bench::live();
     bench.run(Input::Close { conn: ConnId(1), id: "4".into(), force: false });
-    bench.run(Input::Closed);
+    bench.run(Input::Closed { let_go: true });
     assert_eq!(words(&bench.prompt(1, "5", "are you there")), ["answer c1 5 -32002"]);
     assert!(bench.session.at_rest());
 }
@@ -307,7 +307,7 @@ fn an_idle_session_is_unloaded_and_called_back_by_its_clients_prompt() {
     end_turn(&mut bench, sent(&first));
     assert_eq!(words(&bench.wait(1_799_999)), nothing);
     assert_eq!(words(&bench.wait(1)), ["shut idle"]);
-    assert_eq!(words(&bench.run(Input::Closed)), ["write closed", "sync"]);
+    assert_eq!(words(&bench.run(Input::Closed { let_go: true })), ["write closed", "sync"]);
     assert_eq!(words(&bench.prompt(1, "4", "y")), ["write turn_queued", "open"]);
     bench
         .run(Input::Opening { facts: AgentFacts { epoch: 2, ..facts() }, mode: OpenMode::Swallow });
@@ -335,7 +335,7 @@ fn a_failed_start_passes_the_agents_error_on_and_can_be_tried_again() {
     let mut bench = Bench::cold(View { native: Some("n".into()), ..View::default() });
     bench.attach(1, How::Resume);
     let busy = StartFailure::Agent(r#"{"code":-32000,"message":"Authentication required"}"#.into());
-    let effects = bench.run(Input::StartFailed(busy));
+    let effects = bench.run(Input::StartFailed { failure: busy, doubt: false });
     assert_eq!(words(&effects), ["answer c1 7 -32000", "left c1"]);
     assert_eq!(bench.session.view().resumable, None);
     assert_eq!(words(&bench.attach(1, How::Resume)), ["open"]);
@@ -347,7 +347,7 @@ fn a_session_that_is_gone_shows_its_history_and_says_what_is_lost() {
     let mut bench = Bench::cold(view);
     bench.attach(1, How::Load);
     bench.attach(2, How::Resume);
-    let effects = bench.run(Input::StartFailed(StartFailure::Gone));
+    let effects = bench.run(Input::StartFailed { failure: StartFailure::Gone, doubt: false });
     assert_eq!(
         words(&effects),
         ["write metadata", "catch-up c1 from 0", "answer c2 7 -32002", "left c2"]
@@ -441,7 +441,10 @@ fn a_stop_gives_a_running_turn_its_grace_and_then_cancels_it() {
         words(&effects),
         ["reply session/cancel", "write turn_ended", "sync", "answer c1 3 ok", "shut stop"]
     );
-    assert_eq!(words(&bench.run(Input::Closed)), ["write closed", "sync", "left c1"]);
+    assert_eq!(
+        words(&bench.run(Input::Closed { let_go: true })),
+        ["write closed", "sync", "left c1"]
+    );
     assert!(bench.session.at_rest());
 }
 

@@ -1,5 +1,6 @@
 //! The real binary: a temporary home, its configuration, `frontdesk serve`, and the end of it all.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+
+use super::bridge::Bridge;
 
 /// Time for the daemon to say that it is ready, or to end.
 const DESK_WAIT: Duration = Duration::from_secs(20);
@@ -121,7 +124,11 @@ pub(super) fn data() -> PathBuf {
 }
 
 /// The text of a configuration file.
-pub(super) fn configuration(place: &Place, boot: &Value) -> String {
+pub(super) fn configuration(
+    place: &Place,
+    boot: &Value,
+    bridges: &BTreeMap<String, Vec<Bridge>>,
+) -> String {
     let mut out = String::new();
     let quote = |text: &str| Value::from(text).to_string();
     let top = [("sessions_per_instance", 0), ("idle_unload_s", 0)];
@@ -145,6 +152,9 @@ pub(super) fn configuration(place: &Place, boot: &Value) -> String {
         limits.push((name.to_owned(), 2_000));
     }
     limits.push(("list_fresh_ms".to_owned(), 0));
+    if !bridges.is_empty() {
+        limits.extend([("url_retry_ms".to_owned(), 20), ("url_retry_max_ms".to_owned(), 100)]);
+    }
     for (name, value) in boot["limits"].as_object().into_iter().flatten() {
         limits.retain(|(known, _)| known != name);
         limits.push((name.clone(), value.as_u64().unwrap_or(0)));
@@ -153,6 +163,11 @@ pub(super) fn configuration(place: &Place, boot: &Value) -> String {
         let _ = writeln!(out, "{name} = {value}");
     }
     for (name, agent) in boot["agents"].as_object().into_iter().flatten() {
+        if let Some(bridges) = bridges.get(name) {
+            let urls: Vec<String> = bridges.iter().map(|bridge| quote(&bridge.url)).collect();
+            let _ = writeln!(out, "[agents.{name}]\nurls = [{}]", urls.join(", "));
+            continue;
+        }
         let script = data().join("puppet.py");
         let script = script.to_string_lossy();
         let python = python();
@@ -171,6 +186,18 @@ pub(super) fn configuration(place: &Place, boot: &Value) -> String {
         );
     }
     out
+}
+
+/// A command of an agent's puppet that the daemon does not start.
+pub(super) fn puppet(socket: &Path, name: &str, root: &Path) -> Command {
+    let mut command = Command::new(python());
+    command
+        .args(["-I", "-S"])
+        .arg(data().join("puppet.py"))
+        .env("PUPPET_SOCKET", socket)
+        .env("PUPPET_AGENT", name)
+        .env("CASE_ROOT", root);
+    command
 }
 
 /// A running daemon.

@@ -3,6 +3,7 @@
 //! Each file of `testdata/cases` is a script of frames, levers and checks between clients, the
 //! desk and puppet agents that the desk starts by itself; `README.md` there explains the format.
 
+mod bridge;
 mod checks;
 mod clients;
 mod desk;
@@ -20,7 +21,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use run::Run;
+use run::{Run, Shape};
 
 fn load(id: &str) -> Result<Value, String> {
     let path = desk::data().join(format!("{id}.json"));
@@ -31,13 +32,18 @@ fn load(id: &str) -> Result<Value, String> {
 
 /// Plays a case with all its variants; the error has the transcript.
 fn play(id: &str) -> Result<(), String> {
+    play_as(id, Shape::Plain)
+}
+
+/// The same over several instances of each agent.
+fn play_as(id: &str, shape: Shape) -> Result<(), String> {
     let case = load(id)?;
     let only = std::env::var("CASE_VARIANT").ok().and_then(|at| at.parse::<usize>().ok());
     let variants = case["variants"].as_array().cloned().unwrap_or_else(|| vec![Value::Null]);
     let mut proved = BTreeSet::new();
     for (at, variant) in variants.iter().enumerate() {
         if only.is_none_or(|only| only == at) {
-            let shown = play_variant(&case, variant);
+            let shown = play_variant(&case, variant, shape);
             proved.extend(shown.map_err(|e| format!("{id}, variant {at} {variant}: {e}"))?);
         }
     }
@@ -49,13 +55,13 @@ fn play(id: &str) -> Result<(), String> {
 }
 
 /// Plays one variant; returns the numbers of the expectations that were shown.
-fn play_variant(case: &Value, variant: &Value) -> Result<BTreeSet<usize>, String> {
+fn play_variant(case: &Value, variant: &Value, shape: Shape) -> Result<BTreeSet<usize>, String> {
     let no_mount = std::env::var_os("FRONTDESK_TEST_NO_MOUNT").is_some_and(|value| value == "1");
     if no_mount && case["boot"]["small_disk_mib"].is_u64() {
         eprintln!("LEFT OUT: {}, because FRONTDESK_TEST_NO_MOUNT=1", case["id"]);
         return Ok(expectations(case).collect());
     }
-    let mut run = Run::new(&case["boot"], variant)?;
+    let mut run = Run::new(&case["boot"], variant, shape)?;
     let played = play_steps(&mut run, case);
     if let Err(error) = played {
         return Err(format!("{error}\n{}", run.report()));
@@ -157,6 +163,37 @@ cases! {
     sub2 = "SUB2",
     self_plumbing = "SELF1",
     self_process = "SELF2",
+}
+
+macro_rules! again {
+    ($($name:ident: $shape:ident $id:literal,)*) => {
+        $(#[test]
+        fn $name() {
+            if let Err(report) = play_as($id, Shape::$shape) {
+                panic!("{report}");
+            }
+        })*
+    };
+}
+
+// Cases about status and routing, where an agent has two instances.
+again! {
+    beside_c01: Beside "C01",
+    beside_c03: Beside "C03",
+    beside_c05: Beside "C05",
+    beside_c11: Beside "C11",
+    beside_c13: Beside "C13",
+    beside_c17: Beside "C17",
+    beside_c19: Beside "C19",
+    beside_c102: Beside "C102",
+    urls_c01: Urls "C01",
+    urls_c03: Urls "C03",
+    urls_c05: Urls "C05",
+    urls_c07: Urls "C07",
+    urls_c13: Urls "C13",
+    urls_c17: Urls "C17",
+    urls_c19: Urls "C19",
+    urls_c102: Urls "C102",
 }
 
 #[test]

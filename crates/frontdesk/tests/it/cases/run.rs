@@ -1,7 +1,6 @@
 //! One run of one case: the place, the desk, the actors, and what every step is made of.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::bridge::Bridge;
 use super::clients::{self, Far};
 use super::desk::{self, Desk, Place};
 use super::journals::Noted;
@@ -47,11 +47,28 @@ pub(super) struct Run {
     pub(super) disk: Option<SmallDisk>,
     /// What watches a folder, if anything does.
     pub(super) watcher: Option<nix::sys::inotify::Inotify>,
+    shape: Shape,
+    /// Urls of agents, in [`Shape::Urls`].
+    bridges: BTreeMap<String, Vec<Bridge>>,
 }
+
+/// How many instances of each agent there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// As the case has it.
+    Plain,
+    /// Another session runs in an instance of its own, all the while.
+    Beside,
+    /// All instances of an agent are behind two urls.
+    Urls,
+}
+
+/// The session that [`Shape::Beside`] has.
+const BESIDE: &str = "beside-1";
 
 impl Run {
     /// Lays out the place and tells the world who is in the case; starts nothing yet.
-    pub(super) fn new(boot: &Value, variant: &Value) -> Result<Self, String> {
+    pub(super) fn new(boot: &Value, variant: &Value, shape: Shape) -> Result<Self, String> {
         let place = Place::new()?;
         let world = World::new();
         {
@@ -77,6 +94,8 @@ impl Run {
             journals: BTreeMap::new(),
             disk: None,
             watcher: None,
+            shape,
+            bridges: BTreeMap::new(),
         };
         if let Some(mib) = boot["small_disk_mib"].as_u64() {
             let mib = u32::try_from(mib).map_err(|e| e.to_string())?;
@@ -92,7 +111,26 @@ impl Run {
         }
         run.agents()?;
         puppets::listen(&run.world, &run.place.puppets())?;
+        if shape == Shape::Urls {
+            run.bridge_agents()?;
+        }
         Ok(run)
+    }
+
+    fn bridge_agents(&mut self) -> Result<(), String> {
+        let names: Vec<String> = self.world.lock().agents.keys().cloned().collect();
+        for name in names {
+            for _ in 0..2 {
+                let (socket, root) = (self.place.puppets(), self.place.root().to_path_buf());
+                let agent = name.clone();
+                let bridge = Bridge::start(move || desk::puppet(&socket, &agent, &root))?;
+                self.bridges.entry(name.clone()).or_default().push(bridge);
+            }
+        }
+        let all = 2 * self.bridges.len();
+        self.world.wait(PATIENCE, "the puppets behind urls", |state| {
+            Ok((state.puppets.len() == all).then_some(()))
+        })
     }
 
     fn agents(&mut self) -> Result<(), String> {
@@ -117,7 +155,7 @@ impl Run {
 
     /// BOOT: the desk, then every client that the case names, handshake done.
     pub(super) fn boot(&mut self) -> Result<(), String> {
-        let text = desk::configuration(&self.place, &self.boot);
+        let text = desk::configuration(&self.place, &self.boot, &self.bridges);
         let path = self.place.home().join("config.toml");
         std::fs::write(path, text).map_err(|e| format!("failed to write the config: {e}"))?;
         if !self.is_direct() {
@@ -131,6 +169,9 @@ impl Run {
             if self.boot["clients"][&name]["late"] != true {
                 self.open(&name)?;
             }
+        }
+        if self.shape == Shape::Beside {
+            super::levers::new_session(self, OPERATOR, BESIDE, &json!({ "agent": "a1" }))?;
         }
         Ok(())
     }
@@ -174,13 +215,8 @@ impl Run {
     fn connect(&self, name: &str, about: &Value, agent: Option<&str>) -> Result<Far, String> {
         let stderr = self.place.stderr(name)?;
         if self.is_direct() {
-            let mut command = Command::new(desk::python());
-            command
-                .args(["-I", "-S"])
-                .arg(desk::data().join("puppet.py"))
-                .env("PUPPET_SOCKET", self.place.puppets())
-                .env("PUPPET_AGENT", agent.unwrap_or("a1"))
-                .env("CASE_ROOT", self.place.root());
+            let mut command =
+                desk::puppet(&self.place.puppets(), agent.unwrap_or("a1"), self.place.root());
             return clients::spawn(&self.world, name, &mut command, stderr);
         }
         let door = about["door"].as_str().unwrap_or(if name == "cA" { "shim" } else { "socket" });
@@ -416,6 +452,7 @@ impl Run {
     pub(super) fn finish(mut self) -> Result<(), String> {
         self.close_clients();
         let stopped = self.desk.take().map_or(Ok(()), Desk::stop);
+        self.bridges.clear();
         let clean = stopped.and_then(|()| {
             self.until(PATIENCE, |run| {
                 let left = run.place.processes();
@@ -449,6 +486,7 @@ impl Drop for Run {
         if let Some(desk) = self.desk.take() {
             desk.kill();
         }
+        self.bridges.clear();
         self.place.sweep();
     }
 }

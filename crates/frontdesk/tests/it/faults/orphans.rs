@@ -317,7 +317,10 @@ fn doctor_tells_of_instances_without_a_daemon_and_of_marks_that_nobody_accounts_
     assert!(pids.into_iter().any(|it| it == pid.to_string()), "{found}");
     assert!(!left(&desk).contains("without a daemon"));
     desk.kill9();
-    assert!(left(&desk).contains("1 instance without a daemon"), "{}", left(&desk));
+    // The one that doctor itself had started for its check may be on its way out.
+    eventually("the instance that waits", SOON, || {
+        left(&desk).contains("1 instance without a daemon")
+    });
     let document = stop_all(&desk);
     // Other tests may have some of their own at this moment.
     let strays = document["strays"].as_array().expect("a list").clone();

@@ -43,6 +43,8 @@ fn a_cut_connection_ends_the_turn_and_only_that_url_may_go_on() {
     let error = client.wait(running, ANSWER).expect_err("its connection is gone");
     assert_eq!(error.code, -31002, "{error:?}");
     let native = native(&mut client, &session);
+    let (word, meta) = status(&mut client, &session);
+    assert_eq!((word.as_str(), &meta["lease"]), ("active", &json!("suspect")), "{meta}");
     // The other one is up, and would load it.
     let refused = client.err("session/load", place(&desk, Some(&session)));
     assert_eq!(refused.code, -31005, "{refused:?}");
@@ -50,6 +52,8 @@ fn a_cut_connection_ends_the_turn_and_only_that_url_may_go_on() {
     assert_eq!(openings(store.path(), &native).len(), 1);
     way.mend();
     wait_up(&desk, 2);
+    // It has it in memory, by its own word.
+    assert_eq!(status(&mut client, &session).0, "active");
     client.ok("session/load", place(&desk, Some(&session)));
     turn(&mut client, &session, "say back");
     let opened = openings(store.path(), &native);
@@ -96,6 +100,8 @@ fn a_server_that_was_started_again_has_nothing_and_any_url_may_go_on() {
     assert_eq!(error.code, -31002, "{error:?}");
     server.run();
     world.wait_up(2);
+    let (word, meta) = status(&mut client, &session);
+    assert_eq!((word.as_str(), &meta["source"]), ("inactive", &json!("index")), "{meta}");
     client.ok("session/load", place(&world.desk, Some(&session)));
     turn(&mut client, &session, "say on");
     assert_eq!(openings(world.store.path(), &native).len(), 2);

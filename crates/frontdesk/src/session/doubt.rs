@@ -1,0 +1,99 @@
+//! Doubt about a session: an agent may have it, and nobody can tell. What a lane does until it is
+//! proven: it watches the end of that instance, and asks those that answer for themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use frontdesk_core::lease::{Phase, Place, Probe};
+use frontdesk_core::session::Input;
+use frontdesk_core::status::{Heard, hear};
+use serde_json::json;
+
+use super::lane::Lane;
+use crate::agent::instance::Instance;
+use crate::node::Node;
+
+/// How often an instance that may have a session is asked whether it has.
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+
+impl Lane {
+    /// What an earlier lane, or an earlier daemon, has left in doubt.
+    pub(super) async fn recall_doubt(&mut self) {
+        let view = self.session.view();
+        match (self.node.suspected(view), view.suspect.clone()) {
+            (Some(place), _) => self.session.suspect(place),
+            // An instance of before is proven gone before a daemon takes anything in.
+            (None, Some(at)) => {
+                let effects = self.session.handle(Input::Gone { at }, self.node.now());
+                self.carry_out(effects).await;
+            }
+            (None, None) => return,
+        }
+        self.publish();
+    }
+
+    /// Keeps hold of the instance that may have the session, as long as that is in doubt.
+    pub(super) fn follow_doubt(&mut self) {
+        if self.session.phase() != Phase::Suspect {
+            if !self.session.phase().is_starting() && self.session.phase() != Phase::Draining {
+                self.doubted = None;
+            }
+            return;
+        }
+        let Some(place) = self.session.lease().doubt() else { return };
+        let is_it = |instance: &Arc<Instance>| {
+            let is_over = instance.url.is_some() && instance.has_ended().is_some();
+            instance.place() == *place && !is_over
+        };
+        if self.doubted.as_ref().is_some_and(is_it) {
+            return;
+        }
+        let previous = self.previous.clone().filter(is_it);
+        self.doubted = previous.or_else(|| self.node.instance_at(place));
+    }
+}
+
+/// Waits until something is known of a session that somebody may have; for ever if nobody may.
+pub(super) async fn settled(
+    node: &Node,
+    doubt: Option<(Place, Option<Arc<Instance>>)>,
+    native: &str,
+) -> Input {
+    let Some((at, instance)) = doubt else { return std::future::pending().await };
+    // The end of a connection to an address proves nothing.
+    let instance = instance.filter(|_| matches!(at, Place::Instance(_)));
+    let gone = async {
+        match &instance {
+            Some(instance) => instance.wait_gone().await,
+            None => std::future::pending().await,
+        }
+    };
+    let probed = async {
+        loop {
+            tokio::time::sleep(PROBE_EVERY).await;
+            // One that does not answer for itself is not asked.
+            let here = node.instance_at(&at).filter(|i| i.abilities().status);
+            if let Some(instance) = here.filter(|instance| instance.has_ended().is_none()) {
+                break ask(&instance, native).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = gone => Input::Gone { at: at.clone() },
+        probe = probed => Input::Probed { at: at.clone(), probe },
+    }
+}
+
+async fn ask(instance: &Instance, native: &str) -> Probe {
+    let params = json!({ "sessionId": native }).to_string();
+    match instance.call("session/status", &params, instance.limits.probe_ms).await {
+        Ok(frame) => match frame.result().map(hear) {
+            Some(Heard::Loaded) => Probe::Loaded,
+            Some(Heard::Cold) => Probe::Cold,
+            Some(Heard::Malformed) => Probe::Nothing,
+            None if frame.error().is_some_and(crate::node::names_no_session) => Probe::Cold,
+            None => Probe::Nothing,
+        },
+        Err(_) => Probe::Nothing,
+    }
+}
