@@ -17,6 +17,7 @@ mod homes;
 mod idle;
 mod keep;
 mod kills;
+mod leases;
 mod old;
 mod orphans;
 mod outside;
@@ -28,6 +29,7 @@ mod shim;
 mod storm;
 mod story;
 mod streams;
+mod take;
 mod turns;
 
 use std::fs;
