@@ -271,3 +271,37 @@ fn journal_bytes(desk: &Desk) -> u64 {
     }
     bytes
 }
+
+#[test]
+fn what_one_url_says_of_a_session_that_another_one_has_is_dropped_and_counted() {
+    let owner = Puppet::start(|asked| match asked["method"].as_str() {
+        Some("session/new") => vec![answer(asked, &json!({ "sessionId": "s1" }))],
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        Some("session/prompt") => vec![answer(asked, &json!({ "stopReason": "end_turn" }))],
+        _ => Vec::new(),
+    });
+    let intruder = Puppet::start(|asked| match asked["method"].as_str() {
+        Some("session/list") => {
+            let update = json!({ "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": "mine" } });
+            let params = json!({ "sessionId": "s1", "update": update });
+            let said = json!({ "jsonrpc": "2.0", "method": "session/update", "params": params });
+            vec![Act::Say(said.to_string()), answer(asked, &json!({ "sessions": [] }))]
+        }
+        _ => Vec::new(),
+    });
+    let agent = AgentSpec::behind("far", &[&owner.url, &intruder.url]);
+    let desk = quick(Desk::builder().agent(agent)).open();
+    wait_up(&desk, 2);
+    let mut client = client(&desk);
+    let session = new_session(&desk, &mut client);
+    let dropped = |client: &mut crate::acp::Acp| {
+        let info = client.ok("_frontdesk/info", json!({}));
+        info["counters"]["dropped_updates"].as_u64().unwrap_or_default()
+    };
+    let before = dropped(&mut client);
+    client.ok("session/list", json!({}));
+    assert!(dropped(&mut client) > before);
+    turn(&mut client, &session, "go");
+    let log = desk.cli(&["log", &session, "--json"]);
+    assert!(!String::from_utf8_lossy(&log.stdout).contains("mine"));
+}

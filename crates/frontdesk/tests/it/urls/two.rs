@@ -71,6 +71,9 @@ fn a_session_that_another_client_loaded_at_b_is_active_and_resume_goes_there() {
     let (word, meta) = status(&mut client, &session);
     assert_eq!((word.as_str(), &meta["source"]), ("active", &json!("agent")), "{meta}");
     assert_eq!(meta["loadedAt"], json!([other.url]));
+    let output = world.desk.cli(&["status", &session]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && shown.contains(&other.url), "{shown}");
     client.ok("session/resume", place(&world.desk, Some(&session)));
     let last = openings(world.store.path(), &native);
     assert_eq!(last.last(), Some(&u64::from(other.pid())), "{last:?}");
