@@ -24,7 +24,7 @@ pub use facts::{
 pub use update::UpdateKind;
 
 /// Version of the fold: what was folded by another one (snapshots, index rows) is folded again.
-pub const FOLD_VERSION: u32 = 4;
+pub const FOLD_VERSION: u32 = 5;
 
 /// Records without sense that are kept by position; more are only counted.
 pub const ANOMALIES_MAX: usize = 32;
@@ -97,6 +97,8 @@ pub struct View {
     pub items: u64,
     /// Modes, models and configuration options as last told, ready for a load or resume answer.
     pub options: Arc<serde_json::Map<String, Value>>,
+    /// Which of the options have been told since an instance claimed the session last.
+    pub options_told: Vec<String>,
     /// The model in force, as the agent's options tell it; `None` where they do not.
     pub model_id: Option<String>,
     /// The provider of the model, as the agent's options tell it.
@@ -292,9 +294,11 @@ impl View {
                 self.resumable = None;
                 self.unproven = false;
                 self.take_result(facts.result.as_ref());
+                self.forget_old_options();
             }
             Kind::Claimed => {
                 self.loaded_by = facts.instance;
+                self.options_told.clear();
                 if facts.how.as_deref() != Some("take") {
                     self.asked_url = facts.url;
                 }
@@ -463,9 +467,22 @@ impl View {
     fn take_options(&mut self, options: serde_json::Map<String, Value>) {
         for (name, value) in options {
             if matches!(name.as_str(), "modes" | "models" | "configOptions") && !value.is_null() {
+                if !self.options_told.contains(&name) {
+                    self.options_told.push(name.clone());
+                }
                 Arc::make_mut(&mut self.options).insert(name, value);
             }
         }
+        self.read_options();
+    }
+
+    /// Another instance has it now: what that one did not tell is not in force.
+    fn forget_old_options(&mut self) {
+        if self.options.keys().all(|name| self.options_told.contains(name)) {
+            return;
+        }
+        let told = &self.options_told;
+        Arc::make_mut(&mut self.options).retain(|name, _| told.contains(name));
         self.read_options();
     }
 }

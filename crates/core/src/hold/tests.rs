@@ -260,3 +260,60 @@ fn a_line_without_end_is_skipped_in_bounded_memory() {
     assert!(matches!(got[0], Framed::TooLong { bytes: 1_000_000, end: 1_000_001, .. }));
     assert!(matches!(&got[1], Framed::Line { text, .. } if text == "ok"));
 }
+
+/// Version 1 as bytes: what its holders say and hear for as long as any of them may run. A change that
+/// makes this fail is another version, and has to go on speaking this one to those who say 1.
+const VERSION_1_TO_HOLDER: &str = "010c0000000100000002010000000000000212000000030000000000000004000000000000006162\
+    030200000063640408000000010200000000000008000000000504000000e8030000060600000001\
+    0000006e690705000000010000006e";
+const VERSION_1_TO_DAEMON: &str = "81ae0000007b2276657273696f6e223a312c22696e7374616e6365223a22692d31222c22686f6c64\
+    6572223a7b22706964223a31302c226269727468223a313030307d2c226167656e74223a7b227069\
+    64223a31312c226269727468223a313030317d2c22626f6f745f6964223a2262222c226f75745f73\
+    74617274223a343039362c226f75745f656e64223a353030302c226c6173745f696e707574223a37\
+    2c227374617465223a2272756e6e696e67227d820a00000002010000000000006162830800000003\
+    00000000000000840900000004000000000000000285000000008605000000000300000086050000\
+    0001090000008708000000010200000000000088000000008905000000010000006e8a0600000001\
+    0000006e698b06000000010000006e728c05000000010000006e";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn version_1_is_spoken_as_it_was() {
+    let mut bytes = Vec::new();
+    for message in [
+        ToHolder::Attach { version: 1, from_offset: 258 },
+        ToHolder::Input { number: 3, total_bytes: 4, piece: b"ab" },
+        ToHolder::InputPiece { piece: b"cd" },
+        ToHolder::Ack { offset: 513 },
+        ToHolder::CloseInput,
+        ToHolder::Stop { term_ms: 1000 },
+        ToHolder::Claim { name: "n", info: "i" },
+        ToHolder::Release { name: "n" },
+    ] {
+        message.encode(&mut bytes);
+    }
+    assert_eq!(hex(&bytes), VERSION_1_TO_HOLDER);
+
+    let old = Hello { version: 1, ..hello() };
+    let mut bytes = Vec::new();
+    for message in [
+        ToDaemon::Hello(Box::new(old)),
+        ToDaemon::Out { offset: 258, bytes: b"ab" },
+        ToDaemon::Accepted { number: 3 },
+        ToDaemon::Refused { number: 4, reason: Refusal::Disk },
+        ToDaemon::InputClosed,
+        ToDaemon::AgentExited(Exit::Code(3)),
+        ToDaemon::AgentExited(Exit::Signal(9)),
+        ToDaemon::Eof { end: 513 },
+        ToDaemon::Gone,
+        ToDaemon::Claimed { name: "n" },
+        ToDaemon::Held { name: "n", info: "i" },
+        ToDaemon::ClaimFailed { name: "n", reason: "r" },
+        ToDaemon::Released { name: "n" },
+    ] {
+        message.encode(&mut bytes);
+    }
+    assert_eq!(hex(&bytes), VERSION_1_TO_DAEMON);
+}

@@ -73,6 +73,14 @@ kinds! {
     CommandRejected = -32030, "commandRejected", retryable: false;
     /// The session takes no more commands now.
     Backpressured = -32031, "backpressured", retryable: true;
+    /// The session has no such approval.
+    ApprovalNotFound = -32050, "approvalNotFound", retryable: false;
+    /// The approval has been decided.
+    ApprovalAlreadyResolved = -32051, "approvalAlreadyResolved", retryable: false;
+    /// The choice was not offered.
+    ApprovalChoiceInvalid = -32052, "approvalChoiceInvalid", retryable: false;
+    /// The approval asks for another requirement.
+    ApprovalRequirementStale = -32053, "approvalRequirementStale", retryable: false;
     /// There is no compaction to start at.
     NoBoundary = -32042, "noBoundary", retryable: false;
 }

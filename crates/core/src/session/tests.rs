@@ -23,6 +23,11 @@ struct Bench {
     session: Session,
     mono_ms: u64,
     end: u64,
+    /// What the wall clock says, input after input and then from the front; empty: the same as the
+    /// other one.
+    walls: Vec<i64>,
+    /// What came out of each input.
+    trace: Vec<Vec<String>>,
 }
 
 impl Bench {
@@ -36,12 +41,18 @@ impl Bench {
     fn cold(view: View) -> Self {
         let limits = Arc::new(Limits::default());
         let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 };
-        Self { session: Session::cold(view, limits, now), mono_ms: 0, end: 0 }
+        let session = Session::cold(view, limits, now);
+        Self { session, mono_ms: 0, end: 0, walls: Vec::new(), trace: Vec::new() }
     }
 
     fn run(&mut self, input: Input) -> Vec<Effect> {
-        let wall = Timestamp::from_millisecond(self.mono_ms.try_into().unwrap()).unwrap();
-        self.session.handle(input, Now { wall, mono_ms: self.mono_ms })
+        let steady = self.mono_ms.try_into().unwrap();
+        let at = self.trace.len() % self.walls.len().max(1);
+        let wall_ms = self.walls.get(at).copied().unwrap_or(steady);
+        let wall = Timestamp::from_millisecond(wall_ms).unwrap();
+        let effects = self.session.handle(input, Now { wall, mono_ms: self.mono_ms });
+        self.trace.push(told(&effects));
+        effects
     }
 
     fn wait(&mut self, ms: u64) -> Vec<Effect> {
@@ -170,6 +181,15 @@ fn words(effects: &[Effect]) -> Vec<String> {
         })
         .filter(|word| !word.is_empty())
         .collect()
+}
+
+/// The effects as words, with all that a record says but its stamp.
+fn told(effects: &[Effect]) -> Vec<String> {
+    let record = |effect: &Effect| match effect {
+        Effect::Append(record) => Some(format!("{} {} {:?}", record.seq, record.kind, record.data)),
+        _ => None,
+    };
+    words(effects).into_iter().chain(effects.iter().filter_map(record)).collect()
 }
 
 fn method(frame: &Bytes) -> String {

@@ -178,6 +178,8 @@ impl Session {
         let stop = frame.result().and_then(stop_reason);
         let outcome = match (&stop, frame.error()) {
             (Some(reason), _) if reason == "cancelled" => "cancelled",
+            // By `$/cancel_request`.
+            (_, Some(error)) if code_of(error) == Some(Code::Cancelled.number()) => "cancelled",
             (_, Some(_)) => "failed",
             _ => "completed",
         };
@@ -476,6 +478,14 @@ fn turn_frame(session: &str, sender: &str, state: &str, stop_reason: Option<&str
     let update = json!({ "sessionUpdate": "session_info_update", "_meta": meta });
     let params = json!({ "sessionId": session, "update": update });
     Frame::call("session/update", None, &params.to_string())
+}
+
+fn code_of(error: &str) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Coded {
+        code: i64,
+    }
+    serde_json::from_str::<Coded>(error).ok().map(|error| error.code)
 }
 
 fn stop_reason(result: &str) -> Option<String> {

@@ -54,6 +54,12 @@ pub(crate) fn known(scale: &Scale, report: &mut Report) -> Result<()> {
     complete(&mut wire)?;
     let name = format!("{} journals compared behind a start", scale.indexed);
     report.add(Row::new("index", name, "s", Spread::one(began.elapsed().as_secs_f64())));
+    let mut other = desk.connect()?;
+    let session = stage::open(&place, &mut other)?;
+    let loaded = Probe::new("loaded, of very many", &session, r#""active""#).within(1.2, 100_000.0);
+    compare(scale, report, &place, &mut wire, &loaded)?;
+    other.call("session/close", &json!({ "sessionId": session }).to_string())?;
+    desk.wait_for_no_instance()?;
     let cold = keys.get(keys.len() / 2).context("no session")?.to_string();
     let cold = Probe::new("cold, of very many", &cold, r#""inactive""#).within(2.0, 30_000.0);
     compare(scale, report, &place, &mut wire, &cold)?;

@@ -7,13 +7,15 @@
 //! are noisy, so targets stand beside the numbers. `docs/benchmarks.md` explains the rows.
 //!
 //! Rooms: [`wire`] the client; [`stage`] daemons, agents, shims; [`gauge`] time, CPU time and
-//! memory; [`bare`] the programs compared with; [`frames`], [`stream`], [`memory`], [`start`],
-//! [`probes`], [`journal`] the cases; [`report`] the table.
+//! memory; [`bare`] the programs compared with; [`frames`], [`stream`], [`holder`], [`memory`],
+//! [`start`], [`carry`], [`probes`], [`journal`] the cases; [`report`] the table.
 #![expect(clippy::print_stdout, reason = "a bench prints its table")]
 
 mod bare;
+mod carry;
 mod frames;
 mod gauge;
+mod holder;
 mod journal;
 mod known;
 mod memory;
@@ -57,6 +59,8 @@ struct Scale {
     pub(crate) journals: usize,
     /// Sessions live at once.
     pub(crate) live: usize,
+    /// Sessions that are carried over a daemon's end.
+    pub(crate) carried: usize,
     /// Starts of each kind.
     pub(crate) starts: usize,
     /// Probes in a round.
@@ -80,6 +84,7 @@ const FULL: Scale = Scale {
     indexed: 100_000,
     journals: 20_000,
     live: 100,
+    carried: 100,
     starts: 9,
     probes: 4_000,
     journal_bytes: 245_000_000,
@@ -98,6 +103,7 @@ const QUICK: Scale = Scale {
     indexed: 10_000,
     journals: 1_000,
     live: 100,
+    carried: 100,
     starts: 3,
     probes: 500,
     journal_bytes: 25_000_000,
@@ -112,7 +118,9 @@ const CASES: &[Case] = &[
     ("frames", frames::round_trips),
     ("prompts", frames::prompts),
     ("stream", stream::streams),
+    ("holder", holder::added),
     ("start", start::starts),
+    ("carry", carry::kills),
     ("probes", probes::probes),
     ("journal", journal::journals),
     ("known", known::known),

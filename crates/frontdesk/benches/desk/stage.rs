@@ -197,10 +197,22 @@ impl Desk {
 
     /// Connects a client that has said hello and not yet `initialize`.
     pub(crate) fn connect(&self) -> Result<Wire> {
+        self.connect_as(&json!({ "frontdesk": 1, "face": "acp", "kind": "bench" }))
+    }
+
+    /// Connects a client whose first line is `hello`.
+    pub(crate) fn connect_as(&self, hello: &Value) -> Result<Wire> {
         let socket = self.run.join("frontdesk.sock");
         let mut stream = UnixStream::connect(socket).context("failed to reach the daemon")?;
-        stream.write_all(b"{\"frontdesk\":1,\"face\":\"acp\",\"kind\":\"bench\"}\n")?;
+        stream.write_all(format!("{hello}\n").as_bytes())?;
         wire_on(stream)
+    }
+
+    /// Kills it with SIGKILL and waits for its end; holders and agents stay.
+    pub(crate) fn kill9(mut self) -> Result<()> {
+        self.daemon.child.kill()?;
+        self.daemon.child.wait()?;
+        Ok(())
     }
 
     /// Waits until no instance runs.

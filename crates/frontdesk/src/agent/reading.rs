@@ -20,6 +20,9 @@ use super::link::{LinkEvent, LinkReceiver};
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
 
+/// Pause before the end of an instance is looked for again.
+const PROVE_AGAIN: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// Reads until the holder is gone.
 pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
     let mut noise = Noise::default();
@@ -95,17 +98,15 @@ pub async fn read(instance: Arc<Instance>, mut link: LinkReceiver) {
 }
 
 /// Without a holder the agent is being killed by the kernel; that is proven before anybody else may
-/// load its sessions.
+/// load its sessions. Where it cannot be proven now (a process that hangs in the kernel, a folder that
+/// cannot be removed) it is tried again: a process that ends later must not keep its sessions for ever.
 async fn prove_gone(instance: &Instance) {
     let term = std::time::Duration::from_millis(instance.limits.stop_term_ms);
-    match super::proc::end_recorded(&instance.run_dir, term).await {
-        Ok(_) => {
-            instance.gone.send_replace(true);
-        }
-        Err(error) => {
-            tracing::error!(instance = %instance.id, %error, "failed to prove that an agent is gone");
-        }
+    while let Err(error) = super::proc::end_recorded(&instance.run_dir, term).await {
+        tracing::error!(instance = %instance.id, %error, "failed to prove that an agent is gone");
+        tokio::time::sleep(PROVE_AGAIN).await;
     }
+    instance.gone.send_replace(true);
 }
 
 /// A frame that the holder did not take: whoever waits for its answer is told.

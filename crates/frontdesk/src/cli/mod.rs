@@ -36,9 +36,11 @@ mod show;
 mod status;
 mod stop;
 mod table;
+mod take;
 mod text;
 mod time;
 mod turn;
+mod who;
 mod wire;
 
 #[cfg(test)]
@@ -130,6 +132,10 @@ enum Command {
     Archive(archive::Args),
     /// Close a session: unload it and keep its history
     Close(close::Args),
+    /// Say who has a session, and how to get it
+    Who(who::Args),
+    /// Take a session from whoever has it: its turn is cancelled, its clients stay
+    Take(take::Args),
     /// Delete a session and its history
     Delete(delete::Args),
     /// List the agents that are configured or were found
@@ -164,6 +170,8 @@ impl Command {
             Self::Archive(args) => args.json,
             Self::Close(args) => args.json,
             Self::Delete(args) => args.json,
+            Self::Who(args) => args.json,
+            Self::Take(args) => args.json,
             Self::Agents(args) => args.json,
             Self::Doctor(args) => args.json,
             Self::Reindex(args) => args.json,
@@ -388,6 +396,8 @@ fn run_in(command: &Command, shell: &mut Shell) -> Exit {
         Command::Archive(args) => archive::run(args, shell),
         Command::Close(args) => close::run(args, shell),
         Command::Delete(args) => delete::run(args, shell),
+        Command::Who(args) => who::run(args, shell),
+        Command::Take(args) => take::run(args, shell),
         Command::Agents(args) => agents::run(args, shell),
         Command::Doctor(args) => doctor::run(args, shell),
         Command::Reindex(args) => reindex::run(args, shell),

@@ -79,6 +79,7 @@ fn facts(row: &Row, more: &Value, shell: &Shell) -> Vec<(&'static str, String)> 
         ("forked from", text_of(&more["forkedFrom"]["sessionId"])),
         ("created by", created_by(more)),
         ("archived", (more["archived"] == true).then(|| "yes".to_owned())),
+        ("late writes", late_writes(more)),
         ("journal", row.path.clone()),
     ];
     all.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect()
@@ -95,6 +96,12 @@ fn clients(more: &Value) -> Option<String> {
         })
         .collect();
     Some(names.join(", "))
+}
+
+/// What an owner that was none any more has said.
+fn late_writes(more: &Value) -> Option<String> {
+    let late = more["lateWrites"].as_u64().filter(|late| *late > 0)?;
+    Some(format!("refused: {late}"))
 }
 
 fn text_of(value: &Value) -> Option<String> {

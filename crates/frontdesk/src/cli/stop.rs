@@ -160,10 +160,14 @@ pub(super) fn wait_until_gone(shell: &Shell, process: Option<&ProcessId>) -> Res
     let deadline = Instant::now() + Duration::from_millis(STOP_MS_MAX);
     while socket.exists() || process.is_some_and(proc::alive) {
         if Instant::now() >= deadline {
-            let whose =
-                process.map_or_else(String::new, |it| format!("; its process is {}", it.pid));
+            let what = process.map_or_else(String::new, |it| {
+                let pid = it.pid;
+                format!(
+                    ", pid {pid}; `kill -KILL {pid}` ends it, and then `frontdesk stop --all` what it leaves"
+                )
+            });
             return Err(Failure::Other(anyhow::anyhow!(
-                "failed to see the daemon end within {} s{whose}",
+                "failed to see the daemon end within {} s{what}",
                 STOP_MS_MAX / 1_000,
             )));
         }

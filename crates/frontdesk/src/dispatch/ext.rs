@@ -41,6 +41,18 @@ pub(super) async fn frontdesk(
         "_frontdesk/log" => return Some(log(&node, &conn, &frame, &params).await),
         "_frontdesk/agents" => Ok(agents(&node)),
         "_frontdesk/check" => check(&node, &conn, &params).await,
+        "_frontdesk/who" => match row_of(&node, &conn, &frame) {
+            Ok(row) => Ok(super::take::who(&node, &row).await),
+            Err(error) => Err(error),
+        },
+        "_frontdesk/take" => match row_of(&node, &conn, &frame) {
+            Ok(row) => super::take::take(&node, &conn, row).await,
+            Err(error) => Err(error),
+        },
+        "_frontdesk/release" => match row_of(&node, &conn, &frame) {
+            Ok(row) => super::take::release(&node, &conn, row).await,
+            Err(error) => Err(error),
+        },
         "_frontdesk/rename" | "_frontdesk/archive" | "_frontdesk/policy" | "_frontdesk/fork" => {
             match row_of(&node, &conn, &frame) {
                 Ok(row) => super::keep::call(&node, &conn, row, &frame.method, &params).await,
@@ -105,6 +117,7 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     }
     result["clients"] = json!([]);
     result["interactions"] = json!([]);
+    result["lateWrites"] = json!(node.late_writes(row.key));
     result["behind"] = json!(node.log.is_behind(row.key));
     if let Some(live) = described(node, &row).await {
         for (name, value) in live {

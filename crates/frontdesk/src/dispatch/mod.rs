@@ -14,6 +14,7 @@ mod rejoin;
 mod remove;
 mod sessions;
 mod status;
+mod take;
 
 use std::borrow::Cow;
 use std::sync::Arc;

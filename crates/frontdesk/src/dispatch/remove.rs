@@ -105,9 +105,7 @@ async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result
 async fn unload(node: &Arc<Node>, row: &Row) -> Result<(), WireError> {
     let Some(lane) = node.lane(row.key) else { return Ok(()) };
     lane.send(LaneMsg::Input(Input::Unload { why: CloseWhy::Delete })).await;
-    let limit =
-        Duration::from_millis(2 * node.limits.agent_close_ms + 4 * node.limits.stop_term_ms);
-    let until = tokio::time::Instant::now() + limit;
+    let until = tokio::time::Instant::now() + node.unload_limit();
     loop {
         // The answer comes through the lane, so that it is behind the unload.
         let (tx, rx) = oneshot::channel();

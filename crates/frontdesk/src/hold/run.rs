@@ -36,6 +36,9 @@ const DISK_RETRY_MS: u64 = 250;
 /// After an ordered stop, the wait for a daemon that does not take its last messages, in
 /// milliseconds.
 const FAREWELL_MS: u64 = 10_000;
+/// How long a dismissed holder tries to spool the last words of an agent that is gone, in milliseconds.
+/// Where the disk takes nothing they would be lost with the holder in any case.
+const LAST_WORDS_MS: u64 = 1_000;
 /// Output taken from a pipe that outlives its agent, in bytes.
 const LAST_OUTPUT_BYTES_MAX: usize = 4 << 20;
 
@@ -246,6 +249,17 @@ impl Holder {
         if matches!(self.phase, Phase::Gone { .. }) && self.agent.stdout.is_some() {
             self.take_last_output(now);
         }
+        if self.last_words_due().is_some_and(|due| now >= due) {
+            self.unspooled = Vec::new();
+            self.output_ended(now);
+        }
+    }
+
+    /// When the words of an agent that is gone are given up, if nobody is to read them later.
+    fn last_words_due(&self) -> Option<Instant> {
+        let Phase::Gone { since } = self.phase else { return None };
+        let has_some = self.agent.stdout.is_some() || !self.unspooled.is_empty();
+        (self.is_dismissed && has_some).then(|| since + Duration::from_millis(LAST_WORDS_MS))
     }
 
     fn orphan_due(&self) -> Option<Instant> {
@@ -321,9 +335,10 @@ impl Holder {
         let retry = (!self.unspooled.is_empty()).then_some(self.retry_at);
         let late = self.conns.iter().flatten().filter_map(Conn::due).min();
         let slim = self.slim.due();
-        let dues =
-            [self.phase.due(), self.orphan_due(), self.silence_due(), retry, farewell, late, slim];
-        let Some(due) = dues.into_iter().flatten().min() else { return PollTimeout::NONE };
+        let words = self.last_words_due();
+        let ends = [self.phase.due(), self.orphan_due(), self.silence_due(), words, farewell];
+        let dues = ends.into_iter().chain([retry, late, slim]);
+        let Some(due) = dues.flatten().min() else { return PollTimeout::NONE };
         // Rounded up, so that the deadline has passed when `poll` returns.
         let wait = due.saturating_duration_since(now).as_micros().div_ceil(1000);
         PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)

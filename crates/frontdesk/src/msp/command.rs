@@ -9,7 +9,7 @@ use frontdesk_core::fold::Done;
 use frontdesk_core::msp::MspError;
 use frontdesk_core::msp::params::{Params, Read as _};
 use frontdesk_core::names;
-use frontdesk_core::session::{By, Input, Rename};
+use frontdesk_core::session::{By, Decision, Input, NoAnswer, Rename};
 use serde_json::{Value, json};
 
 use super::peer::{Answer, Peer};
@@ -54,12 +54,33 @@ impl Command {
     ) -> Result<Option<Value>, MspError> {
         let before = peer.face.node.change(row.key, inputs, Some(self.done(ack))).await;
         match before.map_err(|error| MspError::from_acp(&error, &row.key.to_string()))? {
-            Some(before) if !before.is_same(&self.0) => {
-                let text = "this commandId was used for another command";
-                Err(MspError::rejected(self.id(), "command_id_conflict", text))
-            }
+            Some(before) if !before.is_same(&self.0) => Err(self.conflict()),
             before => Ok(before.map(|done| done.ack)),
         }
+    }
+
+    /// Records it with the answer to a question that it gives, unless it is recorded already; what
+    /// was answered before, or why it answers nothing, which is not recorded.
+    ///
+    /// # Errors
+    /// As of [`Command::record`].
+    pub(super) async fn decide(
+        &self,
+        peer: &Peer,
+        row: &Row,
+        ack: Value,
+        decision: Decision,
+    ) -> Result<Result<Option<Value>, NoAnswer>, MspError> {
+        let decided = peer.face.node.decide(row.key, decision, Some(self.done(ack))).await;
+        match decided.map_err(|error| MspError::from_acp(&error, &row.key.to_string()))? {
+            Ok(Some(before)) if !before.is_same(&self.0) => Err(self.conflict()),
+            decided => Ok(decided.map(|before| before.map(|done| done.ack))),
+        }
+    }
+
+    fn conflict(&self) -> MspError {
+        let text = "this commandId was used for another command";
+        MspError::rejected(self.id(), "command_id_conflict", text)
     }
 
     /// Records what came of it.

@@ -5,6 +5,7 @@
 //! fork asks the agent to fork.
 
 mod command;
+mod decide;
 mod follow;
 mod fork;
 mod frames;

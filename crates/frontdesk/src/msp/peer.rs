@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 
 use super::follow::Follower;
 use super::fork::{self, Forked};
-use super::{Face, command, frames, list, news, page, read};
+use super::{Face, command, decide, frames, list, news, page, read};
 use crate::conn::outbox::Pushed;
 use crate::conn::{Conn, Greeting};
 use crate::lock::lock;
@@ -196,13 +196,14 @@ impl Peer {
             "session/read" => Work::task(async move { read::read(&peer, &params).await }),
             "session/rename" => Work::Done(command::rename(self, &params).await),
             "session/fork" => Work::Task(Box::pin(async move { fork::fork(&peer, &params).await })),
+            "approval/decide" => Work::task(async move { decide::decide(&peer, &params).await }),
             "approval/listPending" => {
                 Work::task(async move { read::pending(&peer, &params).await })
             }
             "view/page" => Work::task(async move { page::page(&peer, &params).await }),
             "view/subscribe" => self.subscribe(&params, &id_of(frame)).await?,
             "view/unsubscribe" => Work::Done(self.unsubscribe(&params).await),
-            // The commands that begin, steer and answer turns come here.
+            // The commands that begin and steer turns come here.
             _ => return Err(MspError::method_not_found(method)),
         })
     }

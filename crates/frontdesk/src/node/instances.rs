@@ -316,19 +316,13 @@ impl Node {
         format!("{family}\u{0}{home}\u{0}{native}")
     }
 
-    /// Who holds a session that is not loaded here: another Frontdesk of this user. Only looks.
+    /// Who holds a session that is not loaded here, for a status. Only looks.
     #[must_use]
     pub fn held_by(&self, row: &Row) -> Option<Value> {
-        let agent = self.agent(&row.view.agent)?;
-        let native = row.view.native.as_deref().filter(|_| !row.is_loaded())?;
-        let text = link::look_at_claim(&self.claims, &self.claim_name(&agent, native))?;
-        let info: Value = serde_json::from_str(&text).unwrap_or_default();
-        let own = info["pid"].as_u64() == Some(u64::from(std::process::id()));
-        (!own).then(|| {
-            json!({
-                "tool": "frontdesk", "pid": info["pid"], "socket": info["socket"], "since": info["since"],
-            })
-        })
+        let held = self.holder_of(row)?;
+        Some(json!({
+            "tool": "frontdesk", "pid": held.pid, "socket": held.socket, "since": held.since,
+        }))
     }
 
     /// Claims a session for an instance. A new session (`is_new`) does not wait for a holder of ours:

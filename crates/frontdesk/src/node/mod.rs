@@ -11,6 +11,7 @@ pub mod carry;
 pub mod change;
 pub mod children;
 pub mod directory;
+pub mod elsewhere;
 pub mod feed;
 pub mod instances;
 pub mod keeper;
@@ -109,6 +110,8 @@ pub struct Node {
     clock: Instant,
     stop: watch::Sender<Option<Stopping>>,
     dropped: Dropped,
+    /// What former owners of sessions have said and nobody took, where there was any.
+    late: Mutex<HashMap<Key, u64>>,
 }
 
 /// What an agent answered to `initialize` the last time it was started.
@@ -185,6 +188,7 @@ impl Node {
             clock: Instant::now(),
             stop: watch::Sender::new(None),
             dropped: Dropped::default(),
+            late: Mutex::default(),
         };
         node.read_greetings();
         node
@@ -412,6 +416,19 @@ impl Node {
         add(&self.dropped.dropped_updates, &instance.counters.dropped_updates);
         add(&self.dropped.late_answers, &instance.counters.late_answers);
         add(&self.dropped.long_frames, &instance.counters.long_frames);
+    }
+
+    /// What former owners of a session have said since this daemon began, and nobody took.
+    #[must_use]
+    pub fn late_writes(&self, key: Key) -> u64 {
+        lock(&self.late).get(&key).copied().unwrap_or_default()
+    }
+
+    /// Keeps that count beyond a lane.
+    pub fn note_late_writes(&self, key: Key, count: u64) {
+        if count > 0 {
+            lock(&self.late).insert(key, count);
+        }
     }
 
     /// A client answered what nobody waits for any more: it reaches no agent.

@@ -1,7 +1,7 @@
 //! Ending all that is left of instances in a home, whoever started them: what a start cannot carry on,
 //! and what `stop --all` is for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use frontdesk_core::hold::ProcessId;
 use frontdesk_core::limits::Limits;
-use frontdesk_core::sweep::strays;
+use frontdesk_core::sweep::{Holder, Traces, Verdict, strays, verdict};
 
 use super::start;
 use crate::agent::proc::{self, How};
@@ -62,7 +62,7 @@ pub fn find_strays(paths: &Paths) -> anyhow::Result<BTreeMap<String, Vec<Process
     Ok(strays(marked, &names))
 }
 
-fn names(paths: &Paths) -> anyhow::Result<std::collections::BTreeSet<String>> {
+fn names(paths: &Paths) -> anyhow::Result<BTreeSet<String>> {
     proc::instance_names(&paths.instances(), &paths.spools())
         .with_context(|| format!("failed to read {}", paths.instances().display()))
 }
@@ -78,16 +78,14 @@ pub(super) async fn end_holders(
     carried: &[String],
 ) -> anyhow::Result<usize> {
     let term = Duration::from_millis(limits.stop_term_ms);
-    let names = names(paths)?;
-    let ends: Vec<_> = names
-        .into_iter()
-        .filter(|name| !carried.contains(name))
-        .map(|name| {
-            let run_dir = paths.instances().join(&name);
-            let spool = paths.spools().join(&name);
-            tokio::spawn(async move { (proc::end_recorded(&run_dir, term).await, run_dir, spool) })
-        })
-        .collect();
+    let mut ends = Vec::new();
+    for name in to_end(paths, carried)? {
+        let run_dir = paths.instances().join(&name);
+        let spool = paths.spools().join(&name);
+        ends.push(tokio::spawn(async move {
+            (proc::end_recorded(&run_dir, term).await, run_dir, spool)
+        }));
+    }
     let mut ended = 0;
     let mut failed = None;
     for end in ends {
@@ -105,6 +103,30 @@ pub(super) async fn end_holders(
         None => Ok(ended),
         Some((error, run_dir)) => Err(unproven(&error, &run_dir)),
     }
+}
+
+/// The instances that are not carried and of which more than a spool is left; such spools are removed.
+fn to_end(paths: &Paths, carried: &[String]) -> anyhow::Result<Vec<String>> {
+    let names = names(paths)?.into_iter().filter(|name| !carried.contains(name));
+    let (with_run, alone): (Vec<_>, Vec<_>) =
+        names.partition(|name| paths.instances().join(name).is_dir());
+    if alone.is_empty() {
+        return Ok(with_run);
+    }
+    // One look at all processes, however many spools a long life of crashes has left.
+    let marked = proc::all_marked().context("failed to look for processes of instances")?;
+    let marked: BTreeSet<String> = marked.into_iter().map(|it| it.mark).collect();
+    let mut all = with_run;
+    for name in alone {
+        let is_marked = marked.contains(&name);
+        let (is_known, has_run, holder) = (false, false, Holder::Unrecorded);
+        match verdict(&Traces { is_known, has_run, holder, is_marked }) {
+            Verdict::Leave => {}
+            Verdict::Forget => remove_spool(&paths.spools().join(&name)),
+            Verdict::End(_) => all.push(name),
+        }
+    }
+    Ok(all)
 }
 
 fn unproven(error: &proc::EndError, run_dir: &Path) -> anyhow::Error {

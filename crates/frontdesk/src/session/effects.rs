@@ -36,11 +36,21 @@ struct Found {
     is_unsafe: bool,
 }
 
+/// Whether somebody who gets this may ask how the session is and has to be told what made it: the
+/// agent a prompt, a client an answer or a question.
+fn can_be_read(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Send { .. } | Effect::Answer { .. } | Effect::Tell { hop: Some(_), .. }
+    )
+}
+
 impl Lane {
     /// Carries out effects in order; everything appended up to the next wait is written in one go,
     /// before anything that was said after it. `false` if records are not safe and never will be.
     pub(super) async fn carry_out(&mut self, effects: Vec<Effect>) -> bool {
         let mut rest: std::collections::VecDeque<Effect> = effects.into();
+        let mut is_told = false;
         while !rest.is_empty() {
             let end =
                 rest.iter().position(|e| matches!(e, Effect::Sync)).map_or(rest.len(), |at| at + 1);
@@ -59,7 +69,13 @@ impl Lane {
             for effect in segment {
                 match effect {
                     Effect::Append(record) => written.push(record),
-                    effect => self.perform(effect, &mut found).await,
+                    effect => {
+                        if !is_told && can_be_read(&effect) {
+                            self.tell_directory();
+                            is_told = true;
+                        }
+                        self.perform(effect, &mut found).await;
+                    }
                 }
             }
             if found.is_unsafe {

@@ -135,6 +135,8 @@ pub(super) struct Lane {
     pub(super) previous: Option<Arc<Instance>>,
     /// The instance that may have it, while that is in doubt and the instance runs.
     pub(super) doubted: Option<Arc<Instance>>,
+    /// Words of former owners that lanes before this one refused.
+    pub(super) late_before: u64,
     pub(super) conns: HashMap<ConnId, Arc<Conn>>,
     /// Requests at the agent: our tag to the id on the wire.
     pub(super) sent: HashMap<Tag, u64>,
@@ -177,6 +179,7 @@ impl Lane {
         journal: Journal,
         instance: Option<Arc<Instance>>,
     ) -> Self {
+        let late_before = node.late_writes(handle.key());
         Self {
             node: node.clone(),
             handle,
@@ -187,6 +190,7 @@ impl Lane {
             instance,
             previous: None,
             doubted: None,
+            late_before,
             conns: HashMap::new(),
             sent: HashMap::new(),
             unwritten: Vec::new(),
@@ -405,11 +409,19 @@ impl Lane {
             self.children.clear();
         }
         self.follow_doubt();
+        let late = self.late_before + self.session.lease().late();
+        self.node.note_late_writes(self.handle.key(), late);
         if self.is_nothing() && self.session.client_count() == 0 {
             // Before the lane ends, so that nobody finds a row whose journal is about to go.
             self.node.directory.forget(self.handle.key());
         }
-        let live = match phase {
+        self.tell_directory();
+        self.node.feed.shown(self.handle.key(), self.shown);
+    }
+
+    /// The row says what the session is now, before anybody is told something that follows from it.
+    pub(super) fn tell_directory(&self) {
+        let live = match self.session.phase() {
             Phase::Cold | Phase::Lost => None,
             Phase::Live => Some(self.instance.as_ref()),
             Phase::Claiming | Phase::Starting | Phase::Draining | Phase::Suspect => Some(None),
@@ -418,7 +430,6 @@ impl Lane {
         self.node.directory.publish(key, &self.session, live, self.journal.bytes());
         let asks = self.node.asks(&self.session.view().agent);
         self.node.feed.publish(key, self.node.directory.get(key), asks);
-        self.node.feed.shown(key, self.shown);
     }
 }
 

@@ -39,7 +39,7 @@ impl Lane {
             "lease": lease.phase().word(),
             "epoch": lease.epoch(),
             "place": lease.owner().or(lease.doubt()),
-            "lateWrites": lease.late() + late,
+            "lateWrites": self.late_before + lease.late() + late,
             "clients": clients,
             "interactions": interactions,
             "options": self.session.view().options,

@@ -56,9 +56,9 @@ enum End {
 pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
     let paths = Paths::from_env(|name| std::env::var_os(name))?;
     let mut up = connect_or_start(&paths)?;
-    daemon::tell_of_stops(paths.clone());
     let hello = hello(&options);
     if options.face == "acp" && !options.once {
+        daemon::tell_of_stops(paths.clone());
         return lasting::run(&paths, up, hello, Duration::from_secs(options.wait_s));
     }
     writeln!(up, "{hello}").context("failed to greet the daemon")?;
@@ -67,6 +67,8 @@ pub fn run(options: ShimOptions) -> anyhow::Result<ExitCode> {
     if options.face == "msp" {
         end_in_order(&up, ended.clone())?;
     }
+    // A thread of its own, so behind what takes signals.
+    daemon::tell_of_stops(paths);
     let to_daemon = ended.clone();
     thread::spawn(move || {
         let _ = copy(&mut io::stdin().lock(), &mut up);

@@ -2,6 +2,7 @@
 //! is in `interop/msp.rs`.
 
 mod commands;
+mod decide;
 mod fields;
 mod follow;
 mod framing;

@@ -193,7 +193,7 @@ impl Renderer {
                 Arc::make_mut(tool).denied = decision == "denied";
             }
             let by_person = settled.outcome == "answered" && settled.by["client"].is_string();
-            let params = json!({
+            let mut params = json!({
                 "approvalId": settled.interaction,
                 "itemId": ask.params["itemId"],
                 "turnId": ask.params["turnId"],
@@ -203,6 +203,9 @@ impl Renderer {
                 "decidedAt": out.at,
                 "stageEvidence": [],
             });
+            if let Some(command) = settled.by["commandId"].as_str() {
+                params["decidedByCommandId"] = json!(command);
+            }
             return out.durable("approval/resolved", object(params), out.seq);
         }
         let action = settled.answer["action"].as_str();

@@ -22,6 +22,8 @@ enum Act {
     Chunk,
     Withdraw,
     AnswerAsk(u64, bool),
+    /// Somebody who takes no part answers the oldest question: with what was offered, or not.
+    Decide(bool),
     AgentAnswers(bool),
     AgentEnds(bool),
     Gone,
@@ -53,6 +55,7 @@ fn acts() -> impl Strategy<Value = Act> {
         Just(Act::Chunk),
         Just(Act::Withdraw),
         (conn.clone(), any::<bool>()).prop_map(|(c, ok)| Act::AnswerAsk(c, ok)),
+        any::<bool>().prop_map(Act::Decide),
         any::<bool>().prop_map(Act::AgentAnswers),
         any::<bool>().prop_map(Act::AgentEnds),
         Just(Act::Gone),
@@ -285,6 +288,7 @@ impl World {
                 }
             }
             Act::AnswerAsk(conn, valid) => self.client_answers(conn, valid),
+            Act::Decide(valid) => self.decide(valid),
             Act::AgentAnswers(well) => self.agent_answers(well),
             Act::AgentEnds(proven) if self.live => {
                 self.live = false;
@@ -350,6 +354,21 @@ impl World {
             r#"{"id":"h","error":{"code":-32601,"message":"no"}}"#
         };
         self.step(Input::Answer { conn: ConnId(conn), hop, frame: frame(text) });
+    }
+
+    fn decide(&mut self, valid: bool) {
+        let open: Vec<String> =
+            self.bench.session.open_questions().map(|(id, ..)| id.to_owned()).collect();
+        let Some(interaction) = open.first().cloned() else { return };
+        let option = if valid { "yes" } else { "never" };
+        let result = format!(r#"{{"outcome":{{"outcome":"selected","optionId":"{option}"}}}}"#);
+        assert_eq!(self.bench.session.may_answer(&interaction, &result).is_ok(), valid);
+        let waits = self.agent_waits.len();
+        let by = Value::Null;
+        self.step(Input::Decide(Box::new(Decision { interaction, by, result })));
+        let left = self.bench.session.open_questions().count();
+        assert_eq!(open.len() - left, usize::from(valid), "an answer settles its question");
+        assert_eq!(waits - self.agent_waits.len(), usize::from(valid), "the agent has it");
     }
 
     fn agent_answers(&mut self, well: bool) {
@@ -433,5 +452,24 @@ proptest! {
         let view = world.bench.session.view();
         prop_assert!(view.open_turn.is_none() && view.open_interactions.is_empty(), "{view:?}");
         prop_assert!(view.queued_turns.is_empty(), "{view:?}");
+    }
+
+    #[test]
+    fn a_wall_clock_that_jumps_changes_stamps_and_nothing_else(
+        script in proptest::collection::vec(acts(), 0..60),
+        walls in proptest::collection::vec(-30_000_000_000_000i64..200_000_000_000_000, 1..20),
+    ) {
+        let mut steady = World::new();
+        let mut jumping = World::new();
+        jumping.bench.walls = walls;
+        for act in script {
+            steady.act(act.clone());
+            jumping.act(act);
+            let due = |world: &World| world.bench.session.deadline_ms();
+            prop_assert_eq!(due(&steady), due(&jumping), "what is due is due on the steady clock");
+        }
+        steady.settle();
+        jumping.settle();
+        prop_assert_eq!(steady.bench.trace, jumping.bench.trace);
     }
 }

@@ -228,7 +228,8 @@ impl Run {
         }
         let kind = if name == OPERATOR { "cli" } else { "test" };
         let key = Uuid::now_v7().to_string();
-        let mut first = json!({ "frontdesk": 1, "face": "acp", "client": key, "kind": kind });
+        let face = about["face"].as_str().unwrap_or("acp");
+        let mut first = json!({ "frontdesk": 1, "face": face, "client": key, "kind": kind });
         if let Some(agent) = agent {
             first["agent"] = json!(agent);
         }

@@ -259,6 +259,38 @@ fn record_of(desk: &Desk) -> PathBuf {
     entries.next().expect("an instance").expect("it can be read").path().join("holder.json")
 }
 
+#[test]
+fn the_msp_row_of_a_turn_that_died_with_daemon_and_agent_says_so_at_once() {
+    let mut desk = demo_desk().open();
+    let mut one = client_of(&desk, "demo", Arc::new(|_: &Ask| Reply::Silence));
+    let session = new_session(&desk, &mut one);
+    let id = native(&mut one, &session);
+    let from = one.mark();
+    begin_prompt(&mut one, &session, "ask May I?\nsay after");
+    one.wait_ask(from, "session/request_permission");
+    let row = |desk: &Desk| {
+        let mut command = desk.command(frontdesk());
+        let mut msp = Acp::spawn("msp", command.arg("msp"), crate::acp::refuse_all());
+        let info = json!({ "name": "tests", "version": "1" });
+        msp.ok("initialize", json!({ "clientInfo": info, "capabilities": {} }));
+        msp.send(&json!({ "jsonrpc": "2.0", "method": "initialized" }));
+        let listed = msp.ok("session/list", json!({}));
+        let rows = listed["sessions"].as_array().expect("rows").clone();
+        rows.into_iter().find(|row| row["sessionId"] == session).expect("its row")
+    };
+    let running = row(&desk);
+    assert_eq!(running["status"], "running", "{running}");
+    assert!(running["activeTurnId"].is_string() && !running["attention"].is_null(), "{running}");
+    desk.kill9();
+    signal(openings(&store(&desk), &id)[0].1, Signal::SIGKILL);
+    desk.start();
+    let over = row(&desk);
+    assert_eq!(over["status"], "notLoaded", "{over}");
+    assert!(over["activeTurnId"].is_null(), "{over}");
+    assert!(over.get("attention").is_none_or(Value::is_null), "{over}");
+    desk.kill9();
+}
+
 /// The ways to die.
 mod ways {
     use super::*;

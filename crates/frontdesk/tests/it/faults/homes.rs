@@ -82,7 +82,7 @@ fn a_second_daemon_is_refused_and_a_dead_one_holds_nobody_up() {
 }
 
 /// Two homes whose agent writes to one store, as two windows of one user would.
-fn two_homes(shared: &Path) -> (Desk, Desk) {
+pub(super) fn two_homes(shared: &Path) -> (Desk, Desk) {
     let home = || {
         demo_desk()
             .env("FRONTDESK_CLAIMS", shared.join("claims"))
@@ -93,7 +93,7 @@ fn two_homes(shared: &Path) -> (Desk, Desk) {
     (home(), home())
 }
 
-fn store_of(shared: &Path) -> std::path::PathBuf {
+pub(super) fn store_of(shared: &Path) -> std::path::PathBuf {
     shared.join("home/.local/state/frontdesk-demo")
 }
 
@@ -165,7 +165,7 @@ fn a_session_that_is_live_in_one_home_is_refused_in_another() {
 
 /// Two processes never had the session at the same time: each but the last one's opening is
 /// followed by its close or its end, and none but the last lives.
-fn only_one_at_a_time(store: &Path, native: &str) {
+pub(super) fn only_one_at_a_time(store: &Path, native: &str) {
     let pids: Vec<i32> = openings(store, native).into_iter().map(|(_, pid)| pid).collect();
     let (last, others) = pids.split_last().expect("somebody had it");
     for pid in others.iter().filter(|pid| *pid != last) {

@@ -6,6 +6,7 @@
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
 mod asks;
+mod cancels;
 mod carry;
 mod claims;
 mod damage;
@@ -16,6 +17,7 @@ mod homes;
 mod idle;
 mod keep;
 mod kills;
+mod leases;
 mod old;
 mod orphans;
 mod outside;
@@ -24,7 +26,9 @@ mod returns;
 mod rounds;
 mod shared;
 mod shim;
+mod story;
 mod streams;
+mod take;
 mod turns;
 
 use std::fs;

@@ -36,21 +36,21 @@ fn run(kind: Kind, test: &str) {
 }
 
 #[test]
-fn a_daemon_that_is_killed_at_any_moment_loses_and_repeats_nothing() {
-    run(Kind::Daemon, "a_daemon_that_is_killed_at_any_moment");
+fn a_killed_daemon_loses_and_repeats_nothing() {
+    run(Kind::Daemon, "a_killed_daemon");
 }
 
 #[test]
-fn a_shim_that_is_killed_at_any_moment_loses_and_repeats_nothing() {
-    run(Kind::Shim, "a_shim_that_is_killed_at_any_moment");
+fn a_killed_shim_loses_and_repeats_nothing() {
+    run(Kind::Shim, "a_killed_shim");
 }
 
 #[test]
-fn a_holder_that_is_killed_at_any_moment_leaves_no_second_owner() {
-    run(Kind::Holder, "a_holder_that_is_killed_at_any_moment");
+fn a_killed_holder_leaves_no_second_owner() {
+    run(Kind::Holder, "a_killed_holder");
 }
 
 #[test]
-fn an_agent_that_is_killed_at_any_moment_leaves_no_second_owner() {
-    run(Kind::Agent, "an_agent_that_is_killed_at_any_moment");
+fn a_killed_agent_leaves_no_second_owner() {
+    run(Kind::Agent, "a_killed_agent");
 }

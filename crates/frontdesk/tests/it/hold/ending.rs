@@ -164,3 +164,27 @@ async fn a_killed_holder_takes_its_agent_along() {
     let claim = desk.link.sender.claim("x", "").await;
     assert!(matches!(claim, Err(LinkError::HolderLost)), "{claim:?}");
 }
+
+#[tokio::test]
+async fn last_words_that_a_full_disk_does_not_take_hold_up_no_stop() {
+    let mut place =
+        Place::sh("echo up; read x; while :; do echo some words that fill the pipe; done");
+    let folder = place.spec.cwd.join("small");
+    let Some(disk) = crate::small_disk::SmallDisk::lay(&folder, 4) else { return };
+    place.spec.data_dir = folder.join(&*place.spec.instance.0);
+    let mut desk = place.start().await;
+    assert_eq!(desk.line().await, "up");
+    disk.fill();
+    // Within the room that is set aside for input.
+    desk.send(1, "go").await;
+    eventually("a pipe that is full", || {
+        // It waits in a write: its state does not change any more, and neither does the spool.
+        fs::metadata(place.data("out.spool")).is_ok_and(|spool| spool.len() > 3)
+            || proc::stat(desk.agent().pid).is_some_and(|stat| stat.state == b'S')
+    })
+    .await;
+    // Also when it cannot say its last words, the holder says that it is gone.
+    desk.stop(100).await;
+    has_left(&place, &desk).await;
+    drop(disk);
+}

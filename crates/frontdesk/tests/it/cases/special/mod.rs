@@ -5,6 +5,7 @@ mod index;
 mod large;
 mod odd;
 mod stored;
+mod turns;
 
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ pub(super) fn find(name: &str) -> Result<Special, String> {
         "early_flood" => odd::early_flood,
         "client_batches" => odd::client_batches,
         "agent_batch" => odd::agent_batch,
+        "turns_are_seen" => turns::turns_are_seen,
         "weld_rounds" => stored::weld_rounds,
         "second_desk" => odd::second_desk,
         "short_names" => odd::short_names,

@@ -36,7 +36,8 @@ pub(super) struct Counts {
 
 impl Counts {
     pub(super) fn is_clean(&self) -> bool {
-        let bad = [self.lost, self.repeated, self.double_owners, self.unanswered, self.misanswered];
+        let owned = self.double_owners;
+        let bad = [self.lost, self.repeated, owned, self.unanswered, self.misanswered];
         bad.iter().all(|count| *count == 0)
     }
 
@@ -67,32 +68,34 @@ impl Counts {
     }
 }
 
+/// What may be under way when somebody is killed.
+pub(super) const AMID: [&str; 6] =
+    ["prompts", "a permission", "a load", "a close", "a new session", "nothing"];
+
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let amid: Vec<String> =
-            self.amid.iter().map(|(what, count)| format!("{what} {count}")).collect();
-        write!(
-            f,
-            "faults | {} | rounds {} | kills {} (amid {}) | prompts {} ({} failed, {} left) | \
-             permissions {} | loads {} | closes {} | shown {} | said {} | lost {} | repeated {} | \
-             double owners {} | unanswered {} | misanswered {}",
-            self.kind,
-            self.rounds,
-            self.kills,
-            amid.join(", "),
-            self.prompts,
-            self.prompts_failed,
-            self.prompts_left,
-            self.permissions,
-            self.loads,
-            self.closes,
-            self.compared,
-            self.said,
-            self.lost,
-            self.repeated,
-            self.double_owners,
-            self.unanswered,
-            self.misanswered,
-        )
+        write!(f, "faults | {} | rounds {} | kills {}", self.kind, self.rounds, self.kills)?;
+        for what in AMID {
+            let count = self.amid.get(what).copied().unwrap_or_default();
+            write!(f, " | amid {what} {count}")?;
+        }
+        for (name, count) in [
+            ("prompts", self.prompts),
+            ("- failed", self.prompts_failed),
+            ("- left", self.prompts_left),
+            ("permissions", self.permissions),
+            ("loads", self.loads),
+            ("closes", self.closes),
+            ("shown, compared", self.compared),
+            ("said, compared", self.said),
+            ("lost", self.lost),
+            ("repeated", self.repeated),
+            ("double owners", self.double_owners),
+            ("unanswered", self.unanswered),
+            ("misanswered", self.misanswered),
+        ] {
+            write!(f, " | {name} {count}")?;
+        }
+        Ok(())
     }
 }

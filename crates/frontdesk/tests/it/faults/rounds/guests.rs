@@ -1,6 +1,6 @@
 //! The clients' end: editors over shims that last, and a plain client on the socket.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -79,6 +79,9 @@ pub(super) struct Guest {
     pub(super) manner: Arc<Manner>,
     pub(super) seats: BTreeMap<String, Seat>,
     pub(super) asked: Vec<Asked>,
+    /// The questions of this connection or shim, and how far its transcript was looked at for them.
+    questions: BTreeSet<String>,
+    looked: usize,
     episode: u64,
     prompts: u64,
 }
@@ -103,14 +106,25 @@ impl Guest {
     pub(super) fn new(desk: &Desk, name: &'static str, lasts: bool) -> Self {
         let manner = Arc::new(Manner::default());
         let acp = come(desk, name, lasts, manner.answers());
-        let (seats, asked) = (BTreeMap::new(), Vec::new());
-        Self { name, lasts, acp, manner, seats, asked, episode: 0, prompts: 0 }
+        Self {
+            name,
+            lasts,
+            acp,
+            manner,
+            seats: BTreeMap::new(),
+            asked: Vec::new(),
+            questions: BTreeSet::new(),
+            looked: 0,
+            episode: 0,
+            prompts: 0,
+        }
     }
 
     /// Comes again after its connection or its shim has died; what was before.
     pub(super) fn come_again(&mut self, desk: &Desk) -> (Acp, BTreeMap<String, Seat>, Vec<Asked>) {
         let acp = come(desk, self.name, self.lasts, self.manner.answers());
         let acp = std::mem::replace(&mut self.acp, acp);
+        (self.questions, self.looked) = (BTreeSet::new(), 0);
         (acp, std::mem::take(&mut self.seats), std::mem::take(&mut self.asked))
     }
 
@@ -162,6 +176,13 @@ impl Guest {
             "session/prompt",
             prompt(session, &format!("{name}\n{words}")),
         );
+    }
+
+    /// The first question that it was asked a second time.
+    pub(super) fn asked_twice(&mut self) -> Option<Ask> {
+        let mark = self.acp.mark();
+        let asked = self.acp.asked(std::mem::replace(&mut self.looked, mark));
+        asked.into_iter().find(|ask| !self.questions.insert(ask.id.to_string()))
     }
 
     /// What it was shown in a seat.

@@ -294,7 +294,7 @@ impl House {
             ("prompts", What::Prompt),
             ("a load", What::Load),
             ("a close", What::Close),
-            ("a new", What::New),
+            ("a new session", What::New),
         ] {
             if self.guests.iter().any(|guest| waits(guest, what)) {
                 amid.push(name);
@@ -466,6 +466,13 @@ impl House {
             self.check_room(room);
         }
         self.counts.permissions = self.agents.questions();
+        let place = self.place();
+        for guest in &mut self.guests {
+            if let Some(ask) = guest.asked_twice() {
+                self.counts.repeated += 1;
+                panic!("{place}: {} was asked twice: {ask:?}: {}", guest.name, self.counts);
+            }
+        }
         self.ghosts.clear();
         if let Some(id) = self.closing.take() {
             self.leave(&id);

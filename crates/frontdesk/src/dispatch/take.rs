@@ -1,0 +1,224 @@
+//! `_frontdesk/who`, `take` and `release`: who has a session, and moving it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::lease::Phase;
+use frontdesk_core::session::{By, Input};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::open::by;
+use crate::conn::Conn;
+use crate::node::Node;
+use crate::node::directory::Row;
+use crate::session::{LaneHandle, LaneMsg};
+
+/// How often a lease that is about to change is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Who has a session, and how to get it. Asks no agent and changes nothing.
+pub(super) async fn who(node: &Arc<Node>, row: &Row) -> Value {
+    let asked = row.public_id();
+    let row = node.parent_of(row).unwrap_or_else(|| Arc::new(row.clone()));
+    let mut who = super::ext::row_json(node, &row);
+    if let Some(who) = who.as_object_mut() {
+        who.retain(|name, _| {
+            let kept = ["key", "agent", "nativeId", "status", "state", "source", "ageMs", "owner"];
+            kept.contains(&name.as_str())
+        });
+    }
+    who["sessionId"] = json!(asked);
+    who["node"] = json!({
+        "host": std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim(),
+        "pid": std::process::id(),
+        "socket": node.paths.socket(),
+    });
+    who["lateWrites"] = json!(node.late_writes(row.key));
+    who["clients"] = json!([]);
+    who["epoch"] = json!(row.view.epoch);
+    let suspected = node.suspected(&row.view).filter(|_| !row.is_loaded());
+    let lease = match (&row.live, &suspected) {
+        (Some(live), _) => live.lease,
+        (None, Some(_)) => Phase::Suspect,
+        (None, None) if row.view.resumable == Some(false) => Phase::Lost,
+        (None, None) => Phase::Cold,
+    };
+    who["lease"] = json!(lease.word());
+    if let Some(place) = suspected {
+        who["place"] = json!(place);
+        who["status"] = json!("active");
+    }
+    if let Some(holder) = node.holder_of(&row) {
+        who["heldBy"] = holder.to_json();
+    }
+    // A lane that cannot write answers nobody.
+    if let Some(lane) = node.running_lane(row.key).filter(|_| !node.log.is_stuck(row.key)) {
+        let (tx, rx) = oneshot::channel();
+        lane.send(LaneMsg::Describe(tx)).await;
+        if let Ok(live) = rx.await {
+            for name in ["clients", "epoch", "lateWrites", "place"] {
+                who[name] = live[name].clone();
+            }
+        }
+    }
+    if let Some(words) = way_in(&who) {
+        who["takeOver"] = json!(words);
+    }
+    if let Some(who) = who.as_object_mut() {
+        who.retain(|_, value| !value.is_null());
+    }
+    who
+}
+
+/// How to get a session that somebody has.
+fn way_in(who: &Value) -> Option<String> {
+    let id = who["sessionId"].as_str()?;
+    let held = &who["heldBy"];
+    if held.is_object() {
+        let there = if held["alive"] == true { "asks" } else { "needs" };
+        return Some(format!("frontdesk take {id} ({there} the daemon that holds it)"));
+    }
+    let is_held = !matches!(who["lease"].as_str(), Some("cold" | "lost"));
+    is_held.then(|| format!("load or resume it to join; frontdesk take {id} ends it where it is"))
+}
+
+/// Takes a session from whoever has it.
+///
+/// # Errors
+/// `-32601` of a subagent's session, `-31005` if another home has it and does not let go, `-31003` if
+/// nothing came of it in time.
+pub(super) async fn take(
+    node: &Arc<Node>,
+    conn: &Arc<Conn>,
+    row: Arc<Row>,
+) -> Result<Value, WireError> {
+    not_a_child(&row)?;
+    node.not_behind(Some(row.key))?;
+    let asked = row.public_id();
+    if let Some(holder) = node.holder_of(&row) {
+        let there = node.ask_to_release(&holder, &asked).await?;
+        let owner = load(node, &row).await?;
+        return Ok(json!({
+            "sessionId": asked, "key": row.key, "taken": true, "from": holder.to_json(),
+            "there": there, "lease": "live", "epoch": owner["epoch"], "owner": owner,
+        }));
+    }
+    let before = who(node, &row).await;
+    let Some(lane) = take_here(node, &row, by(conn)).await? else {
+        return Ok(json!({
+            "sessionId": asked, "key": row.key, "taken": false, "lease": before["lease"],
+        }));
+    };
+    let after = described(&lane).await;
+    Ok(json!({
+        "sessionId": asked,
+        "key": row.key,
+        "taken": true,
+        "from": before.get("owner").or(before.get("place")),
+        "lease": after["lease"],
+        "place": after["place"],
+        "epoch": after["epoch"],
+        "clients": after["clients"],
+        "lateWrites": after["lateWrites"],
+    }))
+}
+
+/// Lets a session go that another home of this user wants.
+///
+/// # Errors
+/// As [`take`]; and `-31005` if its agent could not be told, so that it may still have it.
+pub(super) async fn release(
+    node: &Arc<Node>,
+    conn: &Arc<Conn>,
+    row: Arc<Row>,
+) -> Result<Value, WireError> {
+    not_a_child(&row)?;
+    node.not_behind(Some(row.key))?;
+    let Some(lane) = take_here(node, &row, by(conn)).await? else {
+        return Ok(json!({ "released": true, "key": row.key }));
+    };
+    let after = described(&lane).await;
+    if after["lease"] != "cold" && after["lease"] != "lost" {
+        let text =
+            "its agent could not be told to let it go, and cannot be ended: it has other work";
+        return Err(WireError::new(Code::HeldElsewhere, text)
+            .with_data(json!({ "key": row.key, "lease": after["lease"] })));
+    }
+    Ok(json!({ "released": true, "key": row.key, "epoch": after["epoch"] }))
+}
+
+/// A subagent's session is where its parent is.
+fn not_a_child(row: &Row) -> Result<(), WireError> {
+    let Some(parent) = &row.view.parent else { return Ok(()) };
+    let text = format!("a subagent's session cannot be taken; its parent is {parent}");
+    Err(WireError::new(Code::MethodNotFound, text).with_data(json!({ "parent": parent })))
+}
+
+/// Takes a session that this daemon has, or that an agent of its may have. `None` if nobody has it.
+async fn take_here(node: &Arc<Node>, row: &Row, by: By) -> Result<Option<LaneHandle>, WireError> {
+    if !row.is_loaded() && node.suspected(&row.view).is_none() {
+        return Ok(None);
+    }
+    let lane = node.lane(row.key).ok_or_else(|| WireError::not_found(&row.public_id()))?;
+    // A start or an unload that is on its way has an outcome first.
+    let until = Instant::now()
+        + node.unload_limit()
+        + Duration::from_millis(node.limits.agent_start_ms + node.limits.agent_open_ms);
+    settle(node, &lane, until).await?;
+    let lease = described(&lane).await["lease"].clone();
+    if lease == "cold" || lease == "lost" {
+        return Ok(None);
+    }
+    let (done, is_done) = oneshot::channel();
+    lane.send(LaneMsg::Durable { inputs: vec![Input::Take { by }], done }).await;
+    if is_done.await.is_err() {
+        return Err(WireError::new(Code::Storage, "the session's journal could not be written"));
+    }
+    settle(node, &lane, until).await?;
+    Ok(Some(lane))
+}
+
+/// Waits until nothing about a lease is on its way.
+async fn settle(node: &Node, lane: &LaneHandle, until: Instant) -> Result<(), WireError> {
+    loop {
+        // Through the lane, so that it is behind what came before.
+        let lease = described(lane).await["lease"].clone();
+        if !matches!(lease.as_str(), Some("claiming" | "starting" | "draining")) {
+            return Ok(());
+        }
+        if Instant::now() > until || node.is_stopping() {
+            let text = format!("the session is still {lease}; try again in a moment");
+            return Err(WireError::new(Code::AgentTimeout, text));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn described(lane: &LaneHandle) -> Value {
+    let (tx, rx) = oneshot::channel();
+    lane.send(LaneMsg::Describe(tx)).await;
+    rx.await.unwrap_or_default()
+}
+
+/// Loads a session here that another home has let go. Its owner.
+async fn load(node: &Arc<Node>, row: &Row) -> Result<Value, WireError> {
+    let failed = |why: &str| {
+        let text = format!(
+            "the other home has let the session go, but {why}; load it here, or there again"
+        );
+        WireError::new(Code::AgentStart, text).with_data(json!({ "key": row.key }))
+    };
+    let lane = node.lane(row.key).ok_or_else(|| failed("it is not known here any more"))?;
+    let (done, is_done) = oneshot::channel();
+    lane.send(LaneMsg::Durable { inputs: vec![Input::Wake], done }).await;
+    let _ = is_done.await;
+    let until = Instant::now()
+        + Duration::from_millis(node.limits.agent_start_ms + node.limits.agent_open_ms);
+    settle(node, &lane, until).await?;
+    let row = node.directory.get(row.key).filter(|row| row.is_live());
+    let owner = row.and_then(|row| row.live.as_ref()?.owner.clone());
+    owner.map(|owner| json!(*owner)).ok_or_else(|| failed("its agent did not open it here"))
+}
