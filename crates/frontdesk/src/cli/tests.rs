@@ -73,6 +73,8 @@ fn every_command_has_an_example_and_only_the_contracts_names_exist() {
         "policy",
         "archive",
         "close",
+        "who",
+        "take",
         "delete",
         "agents",
         "doctor",
