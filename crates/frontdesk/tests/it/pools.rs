@@ -52,13 +52,13 @@ fn a_process_is_filled_to_its_limit_before_another_is_started() {
 
 #[test]
 fn the_one_with_the_fewest_sessions_gets_the_next() {
-    let desk = desk(3);
+    let desk = desk(4);
     let mut client = client(&desk);
-    // Three in the first, two in the second.
+    // Four in the first, one in the second.
     let mut made: Vec<_> = (0..5).map(|_| new_session(&desk, &mut client)).collect();
     let (first, second) = (made[0].1, made[4].1);
-    assert_eq!((count(&made, first), count(&made, second)), (3, 2));
-    // Two of the first are closed: it has one.
+    assert_eq!((count(&made, first), count(&made, second)), (4, 1));
+    // Two of the first are closed: both have room now.
     for _ in 0..2 {
         let at = made.iter().position(|(_, pid)| *pid == first).unwrap();
         let (session, _) = made.remove(at);
@@ -66,9 +66,10 @@ fn the_one_with_the_fewest_sessions_gets_the_next() {
     }
     made.push(new_session(&desk, &mut client));
     assert_eq!((count(&made, first), count(&made, second)), (2, 2));
-    made.push(new_session(&desk, &mut client));
-    made.push(new_session(&desk, &mut client));
-    assert_eq!((count(&made, first), count(&made, second)), (3, 3));
+    for _ in 0..4 {
+        made.push(new_session(&desk, &mut client));
+    }
+    assert_eq!((count(&made, first), count(&made, second)), (4, 4));
     assert_eq!(desk.instances(), 2);
 }
 

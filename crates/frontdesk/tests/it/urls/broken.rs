@@ -201,10 +201,10 @@ fn a_peer_that_falls_silent_is_given_up_and_the_turn_ends() {
 #[test]
 fn a_peer_that_answers_pings_may_be_quiet_for_long() {
     let world =
-        world_with(&[], |builder| builder.limit("url_ping_ms", 100).limit("url_pong_ms", 2_000));
+        world_with(&[], |builder| builder.limit("url_ping_ms", 100).limit("url_pong_ms", 1_000));
     let mut client = world.client();
     let session = new_session(&world.desk, &mut client);
-    turn(&mut client, &session, "wait 2000");
+    turn(&mut client, &session, "wait 4000");
     let log = world.desk.daemon_log();
     assert_eq!(log.matches("connected instance").count(), 2, "{log}");
 }
