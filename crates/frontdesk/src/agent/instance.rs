@@ -336,11 +336,16 @@ impl Instance {
         shared.routes.len() + shared.reserved
     }
 
+    /// Whether it can get more to do.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.has_ended().is_none() && !self.stopping.load(Ordering::Relaxed)
+    }
+
     /// Takes a place for one session; `false` if there is none.
     pub fn reserve(&self, sessions_max: usize) -> bool {
         let mut shared = lock(&self.shared);
-        let usable = self.has_ended().is_none() && !self.stopping.load(Ordering::Relaxed);
-        let free = usable && shared.routes.len() + shared.reserved < sessions_max;
+        let free = self.is_usable() && shared.routes.len() + shared.reserved < sessions_max;
         shared.reserved += usize::from(free);
         free
     }

@@ -186,16 +186,21 @@ fn configured(
     let check = |agent: &AgentConfig| {
         let program = agent.command.first().and_then(|program| config::find_program(program));
         let found = program.map(|path| path.display().to_string());
-        unasked(&agent.name, found)
+        unasked(agent, found)
     };
     config.agents.iter().map(check).collect()
 }
 
 /// An agent that nobody started: whether it starts is not known, so nothing is said of it.
-fn unasked(name: &str, found: Option<String>) -> Result<(Box<RawValue>, Check), Failure> {
-    let document = json!({ "agent": name, "found": found });
+fn unasked(agent: &AgentConfig, found: Option<String>) -> Result<(Box<RawValue>, Check), Failure> {
+    let urls: Vec<String> = agent.urls.iter().map(|url| config::without_secrets(url)).collect();
+    let mut document = json!({ "agent": agent.name, "found": found });
+    if !urls.is_empty() {
+        document["urls"] = urls.iter().map(|url| json!({ "url": url })).collect();
+    }
     let raw = RawValue::from_string(document.to_string()).map_err(anyhow::Error::from)?;
-    Ok((raw, Check { agent: name.to_owned(), found, ..Check::default() }))
+    let urls = urls.into_iter().map(|url| wire::Url { url, ..wire::Url::default() }).collect();
+    Ok((raw, Check { agent: agent.name.clone(), found, urls, ..Check::default() }))
 }
 
 /// Shows checks of agents as a table, errors below it.
@@ -263,8 +268,13 @@ fn found(check: &Check) -> String {
     if check.urls.is_empty() {
         return if check.found.is_some() { "yes" } else { "no" }.to_owned();
     }
-    let up = check.urls.iter().filter(|url| url.up).count();
-    format!("{up} of {}", check.urls.len())
+    let (up, all) = (check.urls.iter().filter(|url| url.up).count(), check.urls.len());
+    if check.starts || check.error.is_some() {
+        format!("{up} of {all}")
+    } else {
+        // Without a daemon nobody has tried.
+        format!("{all} url{}", if all == 1 { "" } else { "s" })
+    }
 }
 
 fn show_finding(finding: &Finding, shell: &mut Shell) -> Result<(), Failure> {

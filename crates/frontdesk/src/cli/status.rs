@@ -82,6 +82,8 @@ fn show(status: &Status, shell: &mut Shell) -> Result<(), Failure> {
     let gone = (evidence.resumable == Some(false))
         .then(|| "no: the agent cannot load it again; `log` shows its history".to_owned());
     fact("resumable", gone)?;
+    let at = evidence.loaded_at.join(", ");
+    fact("loaded at", Some(at).filter(|at| !at.is_empty()))?;
     fact("unreached", evidence.unreachable.as_ref().map(ToString::to_string))?;
     Ok(())
 }

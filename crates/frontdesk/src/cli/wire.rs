@@ -182,6 +182,8 @@ pub(crate) struct Evidence {
     pub(crate) lease: Option<String>,
     /// Who could not be asked.
     pub(crate) unreachable: Option<Value>,
+    /// Who says that they have it in memory.
+    pub(crate) loaded_at: Vec<String>,
 }
 
 impl Status {

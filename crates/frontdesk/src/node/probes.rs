@@ -193,15 +193,23 @@ impl Node {
         let (told, answer) = watch::channel(None);
         open.insert(key.clone(), answer.clone());
         drop(open);
-        let (instance, node_limits) = (instance.clone(), self.limits.clone());
+        let (instance, limits) = (instance.clone(), self.limits.clone());
         let probes = self.probes.clone();
         let id = id.to_owned();
         tokio::spawn(async move {
-            let limit = Duration::from_millis(node_limits.probe_ms);
-            let word = tokio::time::timeout(limit, probe(&instance, &id)).await;
+            let limit = Duration::from_millis(limits.probe_ms);
+            let probe = probe(&instance, &id);
+            tokio::pin!(probe);
+            let word = tokio::time::timeout(limit, &mut probe).await.ok();
             // Whoever comes from here on asks anew.
             lock(&probes.open).remove(&key);
             told.send_replace(Some(word.unwrap_or(Word::Nothing)));
+            if word.is_none() && instance.is_silent(limits.probe_ms / 2) {
+                // It keeps its place among the questions there, so that one that hangs gets no more
+                // and more of them.
+                let rest = Duration::from_millis(limits.agent_open_ms);
+                let _ = tokio::time::timeout(rest, probe).await;
+            }
         });
         answer
     }

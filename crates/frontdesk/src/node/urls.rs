@@ -95,7 +95,7 @@ impl Url {
     #[must_use]
     pub fn instance(&self) -> Option<Arc<Instance>> {
         match &*self.seen.borrow() {
-            Seen::Up(instance) if instance.has_ended().is_none() => Some(instance.clone()),
+            Seen::Up(instance) if instance.is_usable() => Some(instance.clone()),
             Seen::Up(_) | Seen::Untried | Seen::Away { .. } => None,
         }
     }
@@ -152,7 +152,7 @@ impl Url {
     async fn wait_up(&self, until: Instant) -> Option<Arc<Instance>> {
         self.want();
         let mut seen = self.seen.subscribe();
-        let up = seen.wait_for(|seen| matches!(seen, Seen::Up(i) if i.has_ended().is_none()));
+        let up = seen.wait_for(|seen| matches!(seen, Seen::Up(i) if i.is_usable()));
         let _ = tokio::time::timeout_at(until, up).await;
         self.instance()
     }
@@ -315,7 +315,6 @@ impl Node {
                     return Ok(up[at].clone());
                 }
                 // It has ended or filled up in this moment.
-                tokio::task::yield_now().await;
                 continue;
             }
             if !up.is_empty() || self.is_stopping() {
@@ -376,7 +375,7 @@ impl Node {
 /// An instance as the choice sees it.
 pub(super) fn seat(instance: &Arc<Instance>) -> Seat {
     Seat {
-        up: instance.initialized().is_some() && instance.has_ended().is_none(),
+        up: instance.initialized().is_some() && instance.is_usable(),
         silent: instance.is_silent(SILENT_MS),
         sessions: instance.sessions(),
         sessions_max: instance.agent.sessions_max(),

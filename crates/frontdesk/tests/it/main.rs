@@ -22,5 +22,6 @@ mod hold;
 mod index;
 mod interop;
 mod msp;
+mod pools;
 mod small_disk;
 mod urls;

@@ -1,7 +1,8 @@
 // An agent made with the published TypeScript SDK: loads, lists and closes, keeps nothing on disk.
 //
-// The folder of the installed SDK is named by the environment variable ACP_SDK. A turn does what
-// the prompt's first word says: say, stream, ask, write, read, run, wait. An unknown session is
+// The folder of the installed SDK is named by the environment variable ACP_SDK. It speaks on stdio;
+// where ACP_WS names the folder of the installed package `ws`, it serves the SDK's WebSocket endpoint
+// on a free port instead and prints its address. A turn does what the prompt's first word says: say, stream, ask, write, read, run, wait. An unknown session is
 // refused the way that SDK does it: -32603 with the words in `data.details`.
 import { join } from "node:path";
 import { Readable, Writable } from "node:stream";
@@ -96,7 +97,7 @@ async function prompt(params, client) {
   return { stopReason: "end_turn" };
 }
 
-acp
+const agent = acp
   .agent({ name: "typescript-example" })
   .onRequest("initialize", () => ({
     protocolVersion: acp.PROTOCOL_VERSION,
@@ -125,5 +126,22 @@ acp
     return {};
   })
   .onRequest("session/prompt", ({ params, client }) => prompt(params, client))
-  .onNotification("session/cancel", ({ params }) => sessions.get(params.sessionId)?.abort.abort())
-  .connect(acp.ndJsonStream(Writable.toWeb(process.stdout), Readable.toWeb(process.stdin)));
+  .onNotification("session/cancel", ({ params }) => sessions.get(params.sessionId)?.abort.abort());
+
+async function serve(folder) {
+  const load = (...path) => import(pathToFileURL(join(...path)).href);
+  const { WebSocketServer } = await load(folder, "wrapper.mjs");
+  const { AcpServer } = await load(process.env.ACP_SDK, "dist/server.js");
+  const adapter = await load(process.env.ACP_SDK, "dist/node-adapter.js");
+  const { createServer } = await import("node:http");
+  const sockets = new WebSocketServer({ noServer: true });
+  const upgrade = adapter.createNodeWebSocketUpgradeHandler(new AcpServer({ agent }), sockets);
+  const server = createServer((_, answer) => answer.writeHead(404).end());
+  server.on("upgrade", upgrade);
+  server.listen(0, "127.0.0.1", () => {
+    console.log(`ws://127.0.0.1:${server.address().port}/acp`);
+  });
+}
+
+if (process.env.ACP_WS) await serve(process.env.ACP_WS);
+else agent.connect(acp.ndJsonStream(Writable.toWeb(process.stdout), Readable.toWeb(process.stdin)));

@@ -15,3 +15,4 @@ mod msp;
 mod parts;
 mod sdk_agents;
 mod sdk_clients;
+mod sdk_server;

@@ -87,6 +87,11 @@ impl Parts {
         self.npm("sdk-ts", "@agentclientprotocol/sdk")
     }
 
+    /// The WebSocket library that the TypeScript SDK's server needs.
+    pub(crate) fn ws(&self) -> PathBuf {
+        self.npm("ws", "ws")
+    }
+
     /// The client `acpx`, to be run by [`Parts::node22`].
     pub(crate) fn acpx(&self) -> PathBuf {
         self.npm("acpx", ".bin/acpx")

@@ -1,6 +1,8 @@
 //! Urls that are dead, slow or do not keep to the rules: bounded, told, and nobody else's problem.
 
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -199,10 +201,10 @@ fn a_peer_that_falls_silent_is_given_up_and_the_turn_ends() {
 #[test]
 fn a_peer_that_answers_pings_may_be_quiet_for_long() {
     let world =
-        world_with(&[], |builder| builder.limit("url_ping_ms", 100).limit("url_pong_ms", 2_000));
+        world_with(&[], |builder| builder.limit("url_ping_ms", 100).limit("url_pong_ms", 1_000));
     let mut client = world.client();
     let session = new_session(&world.desk, &mut client);
-    turn(&mut client, &session, "wait 2000");
+    turn(&mut client, &session, "wait 4000");
     let log = world.desk.daemon_log();
     assert_eq!(log.matches("connected instance").count(), 2, "{log}");
 }
@@ -270,4 +272,95 @@ fn journal_bytes(desk: &Desk) -> u64 {
         }
     }
     bytes
+}
+
+#[test]
+fn what_one_url_says_of_a_session_that_another_one_has_is_dropped_and_counted() {
+    let owner = Puppet::start(|asked| match asked["method"].as_str() {
+        Some("session/new") => vec![answer(asked, &json!({ "sessionId": "s1" }))],
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        Some("session/prompt") => vec![answer(asked, &json!({ "stopReason": "end_turn" }))],
+        _ => Vec::new(),
+    });
+    let intruder = Puppet::start(|asked| match asked["method"].as_str() {
+        Some("session/list") => {
+            let update = json!({ "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": "mine" } });
+            let params = json!({ "sessionId": "s1", "update": update });
+            let said = json!({ "jsonrpc": "2.0", "method": "session/update", "params": params });
+            vec![Act::Say(said.to_string()), answer(asked, &json!({ "sessions": [] }))]
+        }
+        _ => Vec::new(),
+    });
+    let agent = AgentSpec::behind("far", &[&owner.url, &intruder.url]);
+    let desk = quick(Desk::builder().agent(agent)).open();
+    wait_up(&desk, 2);
+    let mut client = client(&desk);
+    let session = new_session(&desk, &mut client);
+    let dropped = |client: &mut crate::acp::Acp| {
+        let info = client.ok("_frontdesk/info", json!({}));
+        info["counters"]["dropped_updates"].as_u64().unwrap_or_default()
+    };
+    let before = dropped(&mut client);
+    client.ok("session/list", json!({}));
+    assert!(dropped(&mut client) > before);
+    turn(&mut client, &session, "go");
+    let log = desk.cli(&["log", &session, "--json"]);
+    assert!(!String::from_utf8_lossy(&log.stdout).contains("mine"));
+}
+
+#[test]
+fn questions_about_different_ids_are_bounded_at_each_instance() {
+    let puppet = Puppet::start(|asked| match asked["method"].as_str() {
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        _ => Vec::new(),
+    });
+    let agent = AgentSpec::behind("far", &[&puppet.url]);
+    let desk = quick(Desk::builder().agent(agent));
+    let desk = desk.limit("probe_requests", 4).limit("probe_ms", 1_000).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    client.ok("session/list", json!({}));
+    let id = |n: usize| json!({ "sessionId": format!("01900000-0000-7000-8000-{n:012}") });
+    let asked: Vec<_> = (0..20).map(|n| client.begin("session/status", id(n))).collect();
+    for pending in asked {
+        let told = client.wait(pending, ANSWER).expect("bounded, not unknown");
+        assert_eq!(told["_meta"]["frontdesk"]["unreachable"], json!([puppet.url]), "{told}");
+    }
+    assert_eq!(puppet.count("session/status"), 4);
+}
+
+#[test]
+fn what_was_called_unknown_is_asked_again_once_somebody_does_something_with_the_id() {
+    let is_there = Arc::new(AtomicBool::new(false));
+    let there = is_there.clone();
+    let puppet = Puppet::start(move |asked| match asked["method"].as_str() {
+        Some("session/status") if there.load(Ordering::Relaxed) => {
+            vec![answer(asked, &json!({ "status": "saved" }))]
+        }
+        Some("session/status") => {
+            let error = json!({ "code": -32002, "message": "Resource not found" });
+            vec![Act::Say(
+                json!({ "jsonrpc": "2.0", "id": asked["id"], "error": error }).to_string(),
+            )]
+        }
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        _ => Vec::new(),
+    });
+    let agent = AgentSpec::behind("far", &[&puppet.url]);
+    let desk = quick(Desk::builder().agent(agent)).limit("probe_negative_ms", 600_000).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    client.ok("session/list", json!({}));
+    let id = "01900000-0000-7000-8000-000000000005";
+    let asked = json!({ "sessionId": id });
+    for _ in 0..3 {
+        assert_eq!(client.err("session/status", asked.clone()).code, -32002);
+    }
+    assert_eq!(puppet.count("session/status"), 1);
+    is_there.store(true, Ordering::Relaxed);
+    assert_eq!(client.err("session/status", asked.clone()).code, -32002);
+    client.err("session/close", asked);
+    let (word, meta) = status(&mut client, id);
+    assert_eq!((word.as_str(), &meta["source"]), ("inactive", &json!("agent")));
+    assert_eq!(puppet.count("session/status"), 2);
 }

@@ -71,6 +71,9 @@ fn a_session_that_another_client_loaded_at_b_is_active_and_resume_goes_there() {
     let (word, meta) = status(&mut client, &session);
     assert_eq!((word.as_str(), &meta["source"]), ("active", &json!("agent")), "{meta}");
     assert_eq!(meta["loadedAt"], json!([other.url]));
+    let output = world.desk.cli(&["status", &session]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && shown.contains(&other.url), "{shown}");
     client.ok("session/resume", place(&world.desk, Some(&session)));
     let last = openings(world.store.path(), &native);
     assert_eq!(last.last(), Some(&u64::from(other.pid())), "{last:?}");
@@ -130,7 +133,7 @@ fn every_spelling_of_an_agents_answer_is_understood() {
 }
 
 #[test]
-fn an_id_that_all_call_unknown_is_unknown_and_known_as_soon_as_it_is_there() {
+fn an_id_that_all_call_unknown_is_unknown() {
     let world = world_with(&[], |builder| builder.limit("probe_negative_ms", 600_000));
     let mut client = world.client();
     // So that no list is being waited for.
@@ -141,12 +144,6 @@ fn an_id_that_all_call_unknown_is_unknown_and_known_as_soon_as_it_is_there() {
         assert_eq!((error.code, &error.data["sessionId"]), (-32002, &json!(id)));
     }
     assert_eq!(world.desk.cli(&["status", id]).status.code(), Some(4));
-    let mut past = world.past(&world.a);
-    let made = past.call("session/new", &place(&world.desk, None));
-    let native = made["result"]["sessionId"].as_str().unwrap().to_owned();
-    // A load of an id drops what was remembered of it.
-    client.ok("session/load", place(&world.desk, Some(&native)));
-    assert_eq!(status(&mut client, &native).0, "active");
 }
 
 #[test]
@@ -239,4 +236,17 @@ fn agents_and_doctor_show_which_urls_are_up() {
     let output = world.desk.cli(&["agents", "--check"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("1 of 2") && text.contains(&world.a.url), "{text}");
+}
+
+#[test]
+fn without_a_daemon_doctor_names_urls_and_tries_nothing() {
+    let agent = AgentSpec::behind("far", &["ws://127.0.0.1:1/acp?token=sesame"]);
+    let desk = Desk::builder().agent(agent).build();
+    let output = desk.cli(&["doctor", "--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let far = told["agents"].as_array().unwrap().iter().find(|agent| agent["agent"] == "far");
+    assert_eq!(far.unwrap()["urls"], json!([{ "url": "ws://127.0.0.1:1/acp" }]), "{told}");
+    let output = desk.cli(&["doctor"]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("1 url ") && !shown.contains("sesame"), "{shown}");
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::pattern::cut;
 use super::super::puppets::{text_update, update_frame};
 use super::super::run::{PATIENCE, Run};
-use super::{answered, holder, learn, number, prompt, request, rounds, status, text};
+use super::{answered, holder, is_suspect, learn, number, prompt, request, rounds, status, text};
 
 /// The agent exits and a resume comes within the same millisecond, over and over.
 ///
@@ -30,7 +30,8 @@ pub(super) fn exit_and_resume_race(run: &mut Run, about: &Value) -> Result<(), S
         })?;
         thread::sleep(Duration::from_millis(30));
         let word = status(run, "cA", session)?;
-        if word != "active" {
+        // Behind a url nobody knows yet what has become of it.
+        if word != "active" || is_suspect(run, "cA", session)? {
             let again = run.call("cA", "session/resume", &cwd, Duration::from_secs(6))?;
             if again.get("result").is_none() {
                 return Err(format!(

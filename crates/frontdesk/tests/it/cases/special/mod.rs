@@ -108,6 +108,11 @@ fn prompt(session: &str, text: &str) -> Value {
 }
 
 /// How a session is now, in one word.
+fn is_suspect(run: &mut Run, client: &str, session: &str) -> Result<bool, String> {
+    let answer = run.call(client, "session/status", &json!({ "sessionId": session }), PATIENCE)?;
+    Ok(answer["result"]["_meta"]["frontdesk"]["lease"] == "suspect")
+}
+
 fn status(run: &mut Run, client: &str, session: &str) -> Result<String, String> {
     let answer = run.call(client, "session/status", &json!({ "sessionId": session }), PATIENCE)?;
     let word = answer["result"]["status"].as_str().map(str::to_owned);
