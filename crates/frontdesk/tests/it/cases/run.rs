@@ -47,7 +47,7 @@ pub(super) struct Run {
     pub(super) disk: Option<SmallDisk>,
     /// What watches a folder, if anything does.
     pub(super) watcher: Option<nix::sys::inotify::Inotify>,
-    shape: Shape,
+    pub(super) shape: Shape,
     /// Urls of agents, in [`Shape::Urls`].
     bridges: BTreeMap<String, Vec<Bridge>>,
 }

@@ -1,13 +1,13 @@
 //! Races and crowds.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::super::pattern::cut;
 use super::super::puppets::{text_update, update_frame};
-use super::super::run::{PATIENCE, Run};
+use super::super::run::{PATIENCE, Run, Shape};
 use super::{answered, holder, is_suspect, learn, number, prompt, request, rounds, status, text};
 
 /// The agent exits and a resume comes within the same millisecond, over and over.
@@ -29,9 +29,19 @@ pub(super) fn exit_and_resume_race(run: &mut Run, about: &Value) -> Result<(), S
             Ok(state.puppet(old)?.gone.then_some(()))
         })?;
         thread::sleep(Duration::from_millis(30));
-        let word = status(run, "cA", session)?;
-        // Behind a url nobody knows yet what has become of it.
-        if word != "active" || is_suspect(run, "cA", session)? {
+        let is_behind_urls = run.shape == Shape::Urls;
+        let until = Instant::now() + PATIENCE;
+        let word = loop {
+            let word = status(run, "cA", session)?;
+            // Behind a url nobody knows yet what has become of it; and the word that the connection is
+            // gone takes its time, for which it counts as loaded.
+            let is_open = word == "active" && !is_suspect(run, "cA", session)?;
+            if !is_open || !is_behind_urls || Instant::now() > until || opened(run, heard)? {
+                break if is_open { word } else { "not open".to_owned() };
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        if word != "active" {
             let again = run.call("cA", "session/resume", &cwd, Duration::from_secs(6))?;
             if again.get("result").is_none() {
                 return Err(format!(
@@ -41,11 +51,7 @@ pub(super) fn exit_and_resume_race(run: &mut Run, about: &Value) -> Result<(), S
                 ));
             }
         }
-        let (_, frames) = run.frames("a1", heard)?;
-        let reached = frames
-            .iter()
-            .any(|frame| matches!(frame.method(), Some("session/resume" | "session/load")));
-        if !reached {
+        if !opened(run, heard)? {
             return Err(format!("round {round}: no living process was asked to resume"));
         }
         let told = run.call("cA", "session/prompt", &prompt(session, "turn 9"), PATIENCE)?;
@@ -54,6 +60,13 @@ pub(super) fn exit_and_resume_race(run: &mut Run, about: &Value) -> Result<(), S
         }
     }
     Ok(())
+}
+
+/// Whether an agent was asked to open a session since.
+fn opened(run: &mut Run, since: u64) -> Result<bool, String> {
+    let (_, frames) = run.frames("a1", since)?;
+    let opens = |method| matches!(method, Some("session/resume" | "session/load"));
+    Ok(frames.iter().any(|frame| opens(frame.method())))
 }
 
 /// Many clients with equal ids, one process, answers in reverse order.
