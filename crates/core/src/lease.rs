@@ -304,9 +304,17 @@ impl Lease {
     /// A place was asked whether it has the session. Only its own word that it has not ends doubt.
     pub fn probed(&mut self, place: &Place, probe: Probe) {
         let answers = self.doubt() == Some(place) && self.asked.as_ref() != Some(place);
-        if probe == Probe::Cold && self.phase == Phase::Suspect && answers {
-            self.doubt = None;
-            self.rest();
+        if probe != Probe::Cold || !answers {
+            return;
+        }
+        match self.phase {
+            Phase::Suspect => {
+                self.doubt = None;
+                self.rest();
+            }
+            // Anybody may be asked now.
+            Phase::Claiming => self.doubt = None,
+            _ => {}
         }
     }
 

@@ -161,6 +161,9 @@ impl World {
                     let may = |i: &usize| home.agents[*i].is_alive && only.is_none_or(|o| o == *i);
                     steps.extend((0..AGENTS).filter(may).map(|i| Step::Claim(h, i)));
                     steps.push(Step::CannotStart(h));
+                    if only.is_some() {
+                        steps.push(Step::Probe(h));
+                    }
                 }
                 Work::Open(_, None) => steps.push(Step::OpenSilent(h)),
                 // The answer may be lost or too late, too.
@@ -373,7 +376,10 @@ impl World {
             self.homes[h].lease = Lease::cold(self.homes[h].epoch, false);
         }
         self.homes[h].lease.probed(&place, probe);
-        if self.homes[h].lease.phase() == Phase::Cold {
+        if self.homes[h].lease.doubt().is_none() {
+            if let Work::Claim(_) = self.homes[h].work {
+                self.homes[h].work = Work::Claim(None);
+            }
             self.homes[h].agents[i].told = false;
             self.release(h, i);
         }

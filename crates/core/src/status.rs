@@ -146,6 +146,8 @@ pub struct Facts {
     pub agent: Option<String>,
     /// Age of what is said, in milliseconds.
     pub age_ms: u64,
+    /// How long a running turn has been without a sign of life, in milliseconds.
+    pub quiet_ms: Option<u64>,
     /// Keys, where the id names several sessions.
     pub keys: Vec<String>,
     /// Its journal cannot be written at present.
@@ -175,6 +177,10 @@ pub struct Meta {
     /// What the session is doing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
+    /// How long a running turn has been without a sign of life, in milliseconds: it is told, and no
+    /// turn is taken for dead because of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quiet_ms: Option<u64>,
     /// The owner.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_owner")]
     pub owner: Option<Arc<Owner>>,
@@ -226,6 +232,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         incomplete,
         agent,
         age_ms,
+        quiet_ms,
         keys,
         behind,
     } = facts;
@@ -235,6 +242,7 @@ pub fn answer(asked: &str, facts: Facts) -> Result<Answer, WireError> {
         age_ms,
         agent,
         state: None,
+        quiet_ms,
         owner: None,
         lease: suspect.then_some(Phase::Suspect.word()),
         resumable: None,

@@ -24,6 +24,14 @@ pub(super) enum Replay {
     Import(Box<Import>),
 }
 
+/// The end of an instance, as [`Input::Ended`] told of it.
+#[derive(Debug)]
+pub(super) struct EarlyEnd {
+    why: String,
+    detail: Value,
+    proven: bool,
+}
+
 impl Session {
     pub(super) fn born(&mut self, born: Born) {
         let Born { by, client_info, first, answer, facts, parameters, forked_from, .. } = born;
@@ -114,6 +122,7 @@ impl Session {
         }
         self.facts = AgentFacts { epoch, ..facts };
         self.append_json(Kind::Claimed, &claimed);
+        self.early_end = None;
         self.replayed = None;
         self.replay = match mode {
             OpenMode::Resume => Replay::None,
@@ -157,6 +166,10 @@ impl Session {
         }
         self.unpark();
         self.active();
+        // Its last word was yes, and it was heard after that of its end: there is no other one to come.
+        if let Some(end) = self.early_end.take() {
+            self.ended(&end.why, end.detail, end.proven);
+        }
         if self.stopping.is_some() {
             return self.tick_stop();
         }
@@ -171,6 +184,7 @@ impl Session {
             false => Refusal::CouldNot,
         });
         self.replay = Replay::None;
+        self.early_end = None;
         let settled = self.view.suspect.is_some() && self.lease.doubt().is_none();
         if self.view.loaded_by.is_some() || settled {
             let data = self.ending("start failed");
@@ -352,6 +366,9 @@ impl Session {
         self.stuck = None;
         self.terminals.clear();
         if starting {
+            if phase == Phase::Starting {
+                self.early_end = Some(EarlyEnd { why: why.into(), detail, proven });
+            }
             return;
         }
         let mut data = self.ending(why);

@@ -47,7 +47,7 @@ use carried::Again;
 pub use carried::{Carried, Carry, SentRequest};
 pub use clients::{Attach, Client, How, Mark, Rejoin};
 pub use ends::{Ends, KnownChild, subagent_update};
-use life::Replay;
+use life::{EarlyEnd, Replay};
 pub use made::{Born, By, First, Rename};
 use passes::Pass;
 use rejoin::Rejoining;
@@ -109,6 +109,8 @@ pub struct Session {
     terminals: BTreeMap<String, ConnId>,
     parked: VecDeque<Input>,
     replay: Replay,
+    /// The instance has ended while it was opening the session, and what comes of that is on its way.
+    early_end: Option<EarlyEnd>,
     /// Place of the last frame that came while the session was being loaded.
     replayed: Option<Source>,
     renderer: Renderer,
@@ -146,6 +148,7 @@ impl Session {
             terminals: BTreeMap::new(),
             parked: VecDeque::new(),
             replay: Replay::None,
+            early_end: None,
             replayed: None,
             renderer: Renderer::default(),
             closers: Vec::new(),

@@ -65,6 +65,7 @@ fn facts(row: &Row, more: &Value, shell: &Shell) -> Vec<(&'static str, String)> 
         ("worktree", text_of(&more["worktree"]["path"])),
         ("more roots", folders.map(|values| list(values))),
         ("created", when(&row.created_at)),
+        ("quiet", quiet(more)),
         ("updated", when(&row.updated_at)),
         ("active", when(&row.last_activity_at)),
         ("turns", row.turn_count.map(|turns| turns.to_string())),
@@ -96,6 +97,12 @@ fn clients(more: &Value) -> Option<String> {
         })
         .collect();
     Some(names.join(", "))
+}
+
+/// How long ago a running turn's last sign of life was, where that is worth a word.
+fn quiet(more: &Value) -> Option<String> {
+    let quiet = more["quietMs"].as_u64().filter(|quiet| *quiet >= super::status::QUIET_SHOWN_MS)?;
+    Some(format!("for {}", time::span_ms(quiet)))
 }
 
 /// What an owner that was none any more has said.
@@ -136,7 +143,8 @@ fn questions(more: &Value) -> Vec<String> {
     open.iter()
         .map(|one| {
             let title = one["title"].as_str().or(one["method"].as_str()).unwrap_or("(no title)");
-            text::line(title)
+            let id = one["id"].as_str().map(|id| format!("{id}: ")).unwrap_or_default();
+            text::line(&format!("{id}{title}"))
         })
         .collect()
 }

@@ -2,8 +2,11 @@
 
 use super::client::CALL;
 use super::out::{DIM, GOOD};
-use super::wire::Status;
+use super::wire::{Evidence, Status};
 use super::{Exit, Failure, Shell, rows, text, time};
+
+/// A turn that has been without a sign of life for so long is called quiet, in milliseconds.
+pub(super) const QUIET_SHOWN_MS: u64 = 10_000;
 
 /// Arguments of `status`.
 #[derive(Debug, clap::Args)]
@@ -45,6 +48,17 @@ fn exit(status: &Status) -> Exit {
     }
 }
 
+/// What it is doing. A quiet turn is shown as quiet, not taken for dead.
+fn state(evidence: &Evidence) -> Option<String> {
+    let state = evidence.state.as_deref()?.replace('_', " ");
+    Some(match evidence.quiet_ms {
+        Some(quiet) if quiet >= QUIET_SHOWN_MS => {
+            format!("{state}, quiet for {}", time::span_ms(quiet))
+        }
+        _ => state,
+    })
+}
+
 fn show(status: &Status, shell: &mut Shell) -> Result<(), Failure> {
     let now = (shell.now)();
     let evidence = status.evidence();
@@ -54,6 +68,7 @@ fn show(status: &Status, shell: &mut Shell) -> Result<(), Failure> {
         Some(value) => shell.out.line(&format!("  {name:<9} {}", text::line(&value))),
         None => Ok(()),
     };
+    fact("state", state(evidence))?;
     fact("agent", evidence.agent.clone())?;
     fact("owner", evidence.owner.as_ref().map(|owner| owner.describe(now)))?;
     fact(

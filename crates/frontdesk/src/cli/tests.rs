@@ -302,6 +302,21 @@ fn status_exits_with_the_answer() {
 }
 
 #[test]
+fn a_quiet_turn_is_shown_as_quiet() {
+    for (quiet, shown) in [
+        (json!(9_999), "  state     running"),
+        (json!(10_000), "  state     running, quiet for 10 s"),
+        (Value::Null, "  state     running"),
+    ] {
+        let evidence = json!({ "source": "owner", "state": "running", "quietMs": quiet });
+        let answer = json!({ "status": "active", "_meta": { "frontdesk": evidence } });
+        let desk = desk("session/status", move |message, peer| peer.reply(message, &answer));
+        let ran = desk.run(&["status", KEY]);
+        assert!(ran.out.lines().any(|line| line == shown), "{}", ran.out);
+    }
+}
+
+#[test]
 fn an_unknown_session_is_exit_4() {
     let desk = desk("session/status", |message, peer| {
         peer.fail(message, -32002, "Resource not found");
@@ -374,7 +389,7 @@ fn show_tells_what_is_known() {
       turns       2
       clients     zed (controller)
       journal     /j
-      question    Write a
+      question    q: Write a
     ");
     assert_eq!(desk.run(&["show", KEY, "--json"]).json()["clients"][0]["name"], "zed");
 }

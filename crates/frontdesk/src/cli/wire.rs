@@ -168,6 +168,10 @@ pub(crate) struct Evidence {
     pub(crate) source: Option<String>,
     /// How old the knowledge is.
     pub(crate) age_ms: Option<u64>,
+    /// What the session is doing.
+    pub(crate) state: Option<String>,
+    /// How long ago a running turn's last sign of life was.
+    pub(crate) quiet_ms: Option<u64>,
     /// The agent's name.
     pub(crate) agent: Option<String>,
     /// Who has it loaded.

@@ -480,7 +480,7 @@ impl Node {
 }
 
 /// Whether an agent's error (JSON text) says that it does not have the session.
-pub(crate) fn names_no_session(error: &str) -> bool {
+fn names_no_session(error: &str) -> bool {
     let value: Value = serde_json::from_str(error).unwrap_or_default();
     value["code"].as_i64() == Some(Code::NotFound.number())
 }

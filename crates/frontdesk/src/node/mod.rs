@@ -52,7 +52,6 @@ use crate::session::{LaneHandle, LaneMsg, Start};
 use crate::workspace::Workspaces;
 use directory::Directory;
 use feed::Feed;
-pub(crate) use instances::names_no_session;
 use keeper::Keeper;
 use lists::Lists;
 pub use open::OpenRequest;

@@ -234,9 +234,9 @@ impl Node {
             if matches!(word, Word::Cold | Word::Unknown)
                 && let Some(instance) = asked.instance()
             {
-                // Its own word: whatever was in doubt there is not any more.
-                let was_kept = instance.keeps(native);
-                if was_kept {
+                // Its own word: whatever was in doubt there is not any more, unless it still has a
+                // request to open the session.
+                if instance.keeps(native) && !instance.owes_opening(native) {
                     instance.let_go(native).await;
                     let _ = instance.link.release(&self.claim_name(agent, native)).await;
                 }

@@ -164,8 +164,18 @@ impl Row {
             resumable: self.view.resumable,
             agent: Some(self.view.agent.clone()),
             age_ms,
+            quiet_ms: self.quiet_ms(),
             ..Facts::default()
         }
+    }
+
+    /// How long a running turn has been without a sign of life, in milliseconds.
+    fn quiet_ms(&self) -> Option<u64> {
+        let runs = self.live.as_ref().is_some_and(|live| live.state == Some(State::Running));
+        let heard = self.view.last_activity_at.filter(|_| runs)?;
+        let quiet = Timestamp::now().duration_since(heard).as_millis();
+        // A clock that was put back makes no one older.
+        Some(u64::try_from(quiet).unwrap_or_default())
     }
 
     /// The row as `_frontdesk/sessions` shows it.
@@ -196,6 +206,9 @@ impl Row {
         });
         if let Some(state) = self.live.as_ref().and_then(|live| live.state) {
             row["state"] = json!(state);
+        }
+        if let Some(quiet) = self.quiet_ms() {
+            row["quietMs"] = json!(quiet);
         }
         if self.is_suspect() {
             row["lease"] = json!(Phase::Suspect.word());

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use frontdesk_core::lease::{Phase, Place, Probe};
+use frontdesk_core::place::Word;
 use frontdesk_core::session::Input;
-use frontdesk_core::status::{Heard, hear};
-use serde_json::json;
 
 use super::lane::Lane;
 use crate::agent::instance::Instance;
 use crate::node::Node;
+use crate::node::probes::Asked;
 
 /// How often an instance that may have a session is asked whether it has.
 const PROBE_EVERY: Duration = Duration::from_secs(5);
@@ -74,26 +74,17 @@ pub(super) async fn settled(
             // One that does not answer for itself is not asked.
             let here = node.instance_at(&at).filter(|i| i.abilities().status);
             if let Some(instance) = here.filter(|instance| instance.has_ended().is_none()) {
-                break ask(&instance, native).await;
+                let words = node.ask_all(&[Asked::running(instance)], native, false).await;
+                break match words.first() {
+                    Some(Word::Cold | Word::Unknown) => Probe::Cold,
+                    Some(Word::Loaded) => Probe::Loaded,
+                    Some(Word::Nothing) | None => Probe::Nothing,
+                };
             }
         }
     };
     tokio::select! {
         () = gone => Input::Gone { at: at.clone() },
         probe = probed => Input::Probed { at: at.clone(), probe },
-    }
-}
-
-async fn ask(instance: &Instance, native: &str) -> Probe {
-    let params = json!({ "sessionId": native }).to_string();
-    match instance.call("session/status", &params, instance.limits.probe_ms).await {
-        Ok(frame) => match frame.result().map(hear) {
-            Some(Heard::Loaded) => Probe::Loaded,
-            Some(Heard::Cold) => Probe::Cold,
-            Some(Heard::Malformed) => Probe::Nothing,
-            None if frame.error().is_some_and(crate::node::names_no_session) => Probe::Cold,
-            None => Probe::Nothing,
-        },
-        Err(_) => Probe::Nothing,
     }
 }

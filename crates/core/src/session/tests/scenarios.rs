@@ -331,6 +331,23 @@ fn racing_resumes_open_once() {
 }
 
 #[test]
+fn an_instance_whose_last_word_is_that_it_has_opened_the_session_is_not_waited_for() {
+    let mut bench = Bench::cold(View { native: Some("n".into()), ..View::default() });
+    bench.attach(1, How::Resume);
+    bench.prompt(1, "5", "x");
+    bench.run(Input::Opening { facts: facts(), mode: OpenMode::Resume });
+    // Both were on their way, and the end came first.
+    bench.run(Input::Ended { why: "killed".into(), detail: Value::Null, proven: true });
+    let words = words(&bench.run(Input::Started { result: "{}".into() }));
+    for want in ["write loaded", "answer c1 7 ok", "write lost", "open"] {
+        assert!(words.iter().any(|word| word == want), "{want} in {words:?}");
+    }
+    let sent = words.iter().any(|word| word == "send session/prompt");
+    assert!(!sent, "nothing is sent to a dead instance: {words:?}");
+    assert!(bench.session.phase().is_starting());
+}
+
+#[test]
 fn a_failed_start_passes_the_agents_error_on_and_can_be_tried_again() {
     let mut bench = Bench::cold(View { native: Some("n".into()), ..View::default() });
     bench.attach(1, How::Resume);

@@ -52,6 +52,11 @@ fn a_stopped_agent_is_quiet_and_can_be_cancelled_and_ended() {
         let (word, meta) = status(&mut two, &session);
         assert_eq!((word.as_str(), &meta["state"]), ("active", &json!("running")), "{meta}");
         assert_eq!(meta["source"], "owner", "it is answered without the agent");
+        let quiet = |meta: &Value| meta["quietMs"].as_u64().expect("how quiet it is");
+        let before = quiet(&meta);
+        eventually("a turn that gets quieter", SOON, || {
+            quiet(&status(&mut two, &session).1) > before
+        });
         if ends_it {
             let force = json!({ "frontdesk": { "force": true } });
             two.ok("session/close", json!({ "sessionId": session, "_meta": force }));

@@ -26,6 +26,7 @@ mod returns;
 mod rounds;
 mod shared;
 mod shim;
+mod storm;
 mod story;
 mod streams;
 mod take;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::super::{Chance, SOON, agent_lives, demo, eventually, nothing_runs, store};
+use super::super::{Chance, SOON, agent_lives, client, demo, eventually, nothing_runs, store};
 use super::agents::Agents;
 use super::check::{Check, Room, Victim, is_quiet, items, read};
 use super::counts::Counts;
@@ -153,8 +153,7 @@ impl House {
     }
 
     fn move_in(&mut self, id: &str, guest: usize) {
-        let row =
-            self.guests[guest].acp.ok("_frontdesk/session", serde_json::json!({ "sessionId": id }));
+        let row = self.guests[guest].acp.ok("_frontdesk/session", json!({ "sessionId": id }));
         let text = |name: &str| row[name].as_str().expect("a row has it").to_owned();
         let journal = PathBuf::from(text("path"));
         self.rooms.push(Room {
@@ -404,7 +403,15 @@ impl House {
     }
 
     fn answered(&mut self, at: usize, asked: &Asked) {
-        let answer = self.guests[at].acp.wait(asked.pending, ANSWER);
+        let until = Instant::now() + ANSWER;
+        while !self.guests[at].acp.is_answered(asked.pending) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if !self.guests[at].acp.is_answered(asked.pending) {
+            self.counts.unanswered += 1;
+            self.tell_of(at, asked);
+        }
+        let answer = self.guests[at].acp.wait(asked.pending, Duration::ZERO);
         match (asked.what, answer) {
             (What::Prompt, Ok(result)) => {
                 let reason = result["stopReason"].as_str().unwrap_or_default();
@@ -426,6 +433,22 @@ impl House {
                     What::Close => self.close(at, &asked.session),
                     What::New => {}
                 }
+            }
+        }
+    }
+
+    /// What there is to know of a request that nobody answers.
+    fn tell_of(&mut self, at: usize, asked: &Asked) {
+        let (name, place) = (self.guests[at].name, self.place());
+        eprintln!("{place}: nobody answers {asked:?} of {name}; {}", self.counts);
+        for room in self.rooms.iter().filter(|room| room.id == asked.session) {
+            let mut looker = client(&self.desk);
+            let row = looker.ok("_frontdesk/session", json!({ "sessionId": room.id }));
+            eprintln!("{row}");
+            let records = read(room);
+            for record in &records[records.len().saturating_sub(60)..] {
+                let text: String = record.to_string().chars().take(400).collect();
+                eprintln!("{text}");
             }
         }
     }
@@ -492,8 +515,8 @@ impl House {
             let own = format!("user:{}", seat.own);
             let wanted = items(&records).into_iter().filter(|it| !it.starts_with(&own)).count();
             // What the others caused may still be on its way; a missing end is told below.
-            let until = std::time::Instant::now() + SOON;
-            while guest.shown(&room.id).len() < wanted && std::time::Instant::now() < until {
+            let until = Instant::now() + SOON;
+            while guest.shown(&room.id).len() < wanted && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
