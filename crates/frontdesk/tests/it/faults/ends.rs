@@ -80,7 +80,7 @@ rows! {
     disk: "the disk's space";
 }
 
-/// Rows that other tests keep.
+/// Rows that other tests keep: `urls/death.rs`.
 const ELSEWHERE: &[&str] = &["the connection to a `urls` agent"];
 
 #[test]

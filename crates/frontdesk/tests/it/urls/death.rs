@@ -157,3 +157,50 @@ fn a_forced_close_of_a_stuck_turn_disconnects_and_the_server_lives() {
     wait_up(&desk, 2);
     assert!(kill(Pid::from_raw(i32::try_from(a.pid()).unwrap()), None::<Signal>).is_ok());
 }
+
+#[test]
+fn a_prompt_that_waits_runs_when_its_url_is_back() {
+    let store = tempfile::tempdir().unwrap();
+    let server = Server::start(store.path(), &[]);
+    let way = Way::to(&server.address());
+    let agent = AgentSpec::behind("far", &[&way.url]);
+    let desk = quick(Desk::builder().agent(agent)).limit("url_connect_ms", 30_000).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    let session = new_session(&desk, &mut client);
+    let running = begin_turn(&mut client, &session);
+    let waiting = client.begin("session/prompt", prompt(&session, "say at last"));
+    eventually("the queue", SOON, || {
+        let told = client.ok("_frontdesk/session", json!({ "sessionId": session }));
+        told["queuedTurns"] == 1
+    });
+    way.cut();
+    client.wait(running, ANSWER).expect_err("its connection is gone");
+    way.mend();
+    let answer = client.wait(waiting, ANSWER).expect("it runs at last");
+    assert_eq!(answer["stopReason"], "end_turn");
+    let at = native(&mut client, &session);
+    assert!(openings(store.path(), &at).iter().all(|pid| *pid == u64::from(server.pid())));
+}
+
+#[test]
+fn a_prompt_that_waits_gets_an_error_when_its_url_stays_away() {
+    let (desk, way, _a, _b, store, mut client, session) = cut_world();
+    let running = begin_turn(&mut client, &session);
+    let waiting = client.begin("session/prompt", prompt(&session, "say never"));
+    eventually("the queue", SOON, || {
+        let told = client.ok("_frontdesk/session", json!({ "sessionId": session }));
+        told["queuedTurns"] == 1
+    });
+    way.cut();
+    client.wait(running, ANSWER).expect_err("its connection is gone");
+    let error = client.wait(waiting, ANSWER).expect_err("nobody else may run it");
+    assert!(error.message.contains("may have this session"), "{error:?}");
+    let at = native(&mut client, &session);
+    assert_eq!(openings(store.path(), &at).len(), 1);
+    let (word, meta) = status(&mut client, &session);
+    assert_eq!((word.as_str(), &meta["lease"]), ("active", &json!("suspect")), "{meta}");
+    let log = desk.cli(&["log", &session, "--json"]);
+    let ended = String::from_utf8_lossy(&log.stdout).matches("turn_ended").count();
+    assert_eq!(ended, 2, "each turn has its ending");
+}
