@@ -205,7 +205,9 @@ impl Lease {
     #[must_use]
     pub fn ask(&mut self, place: Place) -> Option<Epoch> {
         let elsewhere = self.doubt.as_ref().is_some_and(|doubt| *doubt != place);
-        if self.phase != Phase::Claiming || elsewhere {
+        // One that has answered with something else may be asked in another way.
+        let again = self.phase == Phase::Starting && self.owner.as_ref() == Some(&place);
+        if !(again || self.phase == Phase::Claiming) || elsewhere {
             return None;
         }
         self.begin(Phase::Starting, place)

@@ -265,7 +265,9 @@ fn birth(
     if taken {
         let text =
             format!("agent {} gave one id to two sessions of one process", instance.agent.name);
-        let _ = tx.send(Err(WireError::new(Code::AgentStart, text)));
+        let shown =
+            WireError::new(Code::AgentStart, text).with_data(json!({ "quirk": "ids_repeat" }));
+        let _ = tx.send(Err(shown));
         return;
     }
     let done = instance.route(&native, &lane);

@@ -64,11 +64,15 @@ impl Agent {
     ) -> Result<Option<Value>, Failure> {
         let place = Place::read(params, true)?;
         let summary = Summary {
-            id: Uuid::now_v7().to_string(),
+            id: self.options.one_id.clone().unwrap_or_else(|| Uuid::now_v7().to_string()),
             cwd: place.cwd,
             directories: place.directories,
             ..Summary::default()
         };
+        if self.options.one_id.is_some() {
+            // The one before is written over, as agents do whose ids repeat.
+            let _ = self.store.delete(&summary.id);
+        }
         let file = self.store.create(&summary).map_err(|error| store_failure(&error, ""))?;
         let session = Arc::new(Session::new(summary, file));
         self.enter(&session, "new", "");
@@ -105,6 +109,9 @@ impl Agent {
         replay: bool,
     ) -> Result<Option<Value>, Failure> {
         let id = session_id(params)?.to_owned();
+        if self.options.resume_replaces && !replay {
+            return self.new_session(request, params);
+        }
         let place = Place::read(params, replay)?;
         if let Some(session) = self.session(&id)
             && replay

@@ -32,6 +32,10 @@ pub(super) struct Options {
     pub(super) fork: bool,
     /// The published schema's words `open` and `saved` instead of `active` and `inactive`.
     pub(super) status_open: bool,
+    /// The id that every new session gets.
+    pub(super) one_id: Option<String>,
+    /// A resume makes another session and answers with its id.
+    pub(super) resume_replaces: bool,
     /// Wait this long before the first line is read.
     pub(super) slow_start: Duration,
     /// A line for stdout before anything else.
@@ -63,6 +67,8 @@ impl Options {
             delete: true,
             fork: true,
             status_open: false,
+            one_id: None,
+            resume_replaces: false,
             slow_start: Duration::ZERO,
             banner: None,
             ask_always: false,
@@ -154,6 +160,8 @@ pub(super) fn parse(
             "--ask-always" => options.ask_always = true,
             "--ignore-capabilities" => options.ignore_capabilities = true,
             "--stay" => options.stay = true,
+            "--one-id" => options.one_id = Some(value()?),
+            "--resume-replaces" => options.resume_replaces = true,
             "--log" => options.log = Some(PathBuf::from(value()?)),
             "--listen" => options.listen = Some(loopback(&value()?)?),
             "--token" => options.token = Some(value()?),
@@ -225,6 +233,8 @@ Options:
   --banner TEXT           greet on stdout, as some agents do
   --ask-always            ask for permission at the start of every turn, in mode `auto` too
   --ignore-capabilities   call fs/* and terminal/* even if the client did not offer them
+  --one-id ID             give every new session this id, as some agents do
+  --resume-replaces       answer session/resume with another, new session
   --stay                  do not end when stdin ends, as some agents do
   --log DIR               keep all that is read and written in a file of this folder
   --listen HOST:PORT      serve ACP over WebSocket on this machine instead of stdin, and print the

@@ -282,6 +282,7 @@ fn agents(node: &Node) -> Value {
                 "sessions": sessions,
                 "abilities": greeted.as_ref().map(|greeted| abilities_json(&greeted.abilities)),
                 "agentInfo": greeted.as_ref().map(|greeted| greeted.result["agentInfo"].clone()),
+                "learned": node.learned(agent),
                 "checkedAt": greeted.as_ref().map(|greeted| greeted.at),
             })
         })

@@ -186,8 +186,12 @@ impl Node {
         let (lane, rx) = LaneHandle::new(key, self.limits.lane_messages);
         let native = origin.as_ref().map(|origin| origin.native.as_str());
         let client = bearing.by.client.clone();
-        let birth =
-            instance.call_birth(&bearing.frame, native, &client, (lane.clone(), rx)).await?;
+        let birth = instance.call_birth(&bearing.frame, native, &client, (lane.clone(), rx)).await;
+        let birth = birth.inspect_err(|error| {
+            if error.data.as_ref().is_some_and(|data| data["quirk"] == "ids_repeat") {
+                self.learn(&instance.agent, "ids_repeat");
+            }
+        })?;
         let conn = bearing.conn.clone();
         match self.make(bearing, instance, &birth, key, origin) {
             Ok((journal, born, copy)) => {
@@ -199,6 +203,9 @@ impl Node {
                 }
                 let claimed = self.claim(instance, &birth.native, &key.to_string(), true).await;
                 if let Err(error) = claimed {
+                    if error.code == Code::HeldElsewhere {
+                        self.learn(&instance.agent, "ids_repeat");
+                    }
                     // The agent gave an id that is in use: its ids are not unique, which is no claim on ours.
                     tracing::warn!(instance = %instance.id, error = %error.message, "an agent's new id is claimed already; going on without a claim");
                 }

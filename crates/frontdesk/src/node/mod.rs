@@ -15,6 +15,7 @@ pub mod elsewhere;
 pub mod feed;
 pub mod instances;
 pub mod keeper;
+mod learned;
 pub mod lists;
 mod open;
 pub mod page;
@@ -25,7 +26,7 @@ pub mod standing;
 pub mod sweep;
 pub mod urls;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -105,6 +106,8 @@ pub struct Node {
     conns: Mutex<HashMap<ConnId, Arc<Conn>>>,
     /// What agents answered to `initialize`, kept over restarts.
     greeted: Mutex<HashMap<String, Greeted>>,
+    /// Quirks that agents have shown, kept over restarts.
+    learned: Mutex<HashMap<String, BTreeSet<Box<str>>>>,
     next_conn: AtomicU64,
     clock: Instant,
     stop: watch::Sender<Option<Stopping>>,
@@ -183,6 +186,7 @@ impl Node {
             nursery: sweep::Nursery::default(),
             conns: Mutex::default(),
             greeted: Mutex::default(),
+            learned: Mutex::default(),
             next_conn: AtomicU64::new(1),
             clock: Instant::now(),
             stop: watch::Sender::new(None),
@@ -190,6 +194,7 @@ impl Node {
             late: Mutex::default(),
         };
         node.read_greetings();
+        node.read_learned();
         node
     }
 

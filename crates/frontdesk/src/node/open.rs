@@ -97,6 +97,7 @@ impl Node {
             return Err(StartFailure::CannotReturn.into());
         }
         self.wait_for_previous(request).await?;
+        self.not_under_one_id(request, &native)?;
         let params = self.open_params(request, &native)?;
         let (instance, kept) = self.place_for(request, &agent, &native).await?;
         let outcome = self.open_at(request, &instance, &native, &params).await;
@@ -208,7 +209,7 @@ impl Node {
         let key = request.lane.key().to_string();
         self.claim(instance, native, &key, false).await.map_err(StartFailure::Ours)?;
         let (_, listed_at) = self.look_in_list(instance, native).await;
-        let quirks = instance.quirks();
+        let quirks = self.quirks_of(instance);
         let honest = Abilities {
             // A resume that may make another session is not used where load will do.
             resume: abilities.resume && !(quirks.resume_replaces && abilities.load),
@@ -235,7 +236,17 @@ impl Node {
         let by_load = method == "session/load";
         match frame.error() {
             Some(error) => Err(self.refused(instance, native, error).await),
-            None => self.proven(instance, native, &frame, by_load).await,
+            None => {
+                if let Some(other) = frame.session_id().filter(|id| id != native) {
+                    self.let_go_of_other(instance, &other).await;
+                    // Its load may give what its resume did not; it is asked once more.
+                    if !by_load && abilities.load {
+                        return Box::pin(self.open_at(request, instance, native, params)).await;
+                    }
+                    return Err(StartFailure::Gone);
+                }
+                self.proven(instance, native, &frame, by_load).await
+            }
         }
     }
 
@@ -274,11 +285,6 @@ impl Node {
             }
         }
         let result = frame.result().unwrap_or("{}");
-        let other = frame.session_id().is_some_and(|id| id != native);
-        if other {
-            tracing::warn!(instance = %instance.id, "the agent answered with another session than it was asked for");
-            return Err(StartFailure::Gone);
-        }
         Ok(if result.starts_with('{') { result.to_owned() } else { "{}".to_owned() })
     }
 

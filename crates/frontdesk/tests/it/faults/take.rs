@@ -109,7 +109,11 @@ fn a_session_of_another_home_is_let_go_there_and_claimed_here() {
     let running = begin_prompt(&mut one, &session, "say working\nwait 60000");
     one.wait_update(&session, from, "the turn", |it| it["content"]["text"] == "working");
     let (code, taken) = take(&second, &native);
-    assert_eq!((code, &taken["taken"], &taken["lease"]), (Some(0), &json!(true), &json!("live")));
+    assert_eq!(
+        (code, &taken["taken"], &taken["lease"]),
+        (Some(0), &json!(true), &json!("live")),
+        "{taken}"
+    );
     let answer = one.wait(running, ANSWER).expect("a take cancels");
     assert_eq!(answer["stopReason"], "cancelled");
     only_one_at_a_time(&store, &native);
@@ -233,4 +237,63 @@ fn what_may_still_be_loaded_is_suspect_until_it_is_proven() {
     let records = log(&mut two, &session);
     assert_eq!(records.last().map(|it| &it["data"]["reason"]), Some(&json!("proven gone")));
     turn(&mut two, &session, "say again");
+}
+
+/// What the desk has learned of its agent.
+fn learned(desk: &Desk) -> Value {
+    let agents = json_of(desk, &["agents", "--json"]).1;
+    let demo = agents["agents"].as_array().and_then(|all| all.iter().find(|a| a["name"] == "demo"));
+    demo.expect("it is configured")["learned"].clone()
+}
+
+#[test]
+fn an_agent_that_resumes_another_session_is_found_out_once_and_loaded_instead() {
+    let mut desk = Desk::builder().agent(demo("demo", &["--resume-replaces"])).open();
+    let mut one = client(&desk);
+    let session = new_session(&desk, &mut one);
+    let native = native(&mut one, &session);
+    turn(&mut one, &session, "say hello");
+    assert_eq!(learned(&desk), json!([]));
+    one.ok("session/close", json!({ "sessionId": session }));
+    one.ok("session/resume", place(&desk, Some(&session)));
+    turn(&mut one, &session, "say again");
+    let how: Vec<String> = openings(&store(&desk), &native).into_iter().map(|it| it.0).collect();
+    assert_eq!(how, ["new", "load"], "the session itself, by its agent's load");
+    assert_eq!(learned(&desk), json!(["resume_replaces"]));
+    let stored = super::stored_count(&store(&desk));
+    assert_eq!(stored, 2, "it and the other one, once");
+
+    // A later daemon knows it: resume is not tried again.
+    one.ok("session/close", json!({ "sessionId": session }));
+    drop(one);
+    desk.restart();
+    assert_eq!(learned(&desk), json!(["resume_replaces"]));
+    let mut two = client(&desk);
+    two.ok("session/resume", place(&desk, Some(&session)));
+    turn(&mut two, &session, "say once more");
+    assert_eq!(super::stored_count(&store(&desk)), stored);
+    let list = json_of(&desk, &["ls", "--json"]).1;
+    let own = list["sessions"]
+        .as_array()
+        .map(|rows| rows.iter().filter(|r| r["id"] == json!(session)).count());
+    assert_eq!(own, Some(1), "{list}");
+}
+
+#[test]
+fn an_agent_that_gives_all_sessions_one_id_never_has_two_of_them_loaded_again() {
+    let desk = Desk::builder().agent(demo("demo", &["--one-id", "0"])).open();
+    let (mut one, mut two) = (client(&desk), client(&desk));
+    let first = new_session(&desk, &mut one);
+    assert_eq!(learned(&desk), json!([]));
+    let second = new_session(&desk, &mut two);
+    assert_ne!(first, second, "two conversations");
+    assert_eq!(learned(&desk), json!(["ids_repeat"]));
+    turn(&mut two, &second, "say two");
+    // Whoever is closed is not opened under the id that the other one has loaded.
+    one.ok("session/close", json!({ "sessionId": first }));
+    let error = one.err("session/resume", place(&desk, Some(&first)));
+    assert_eq!((error.code, &error.data["other"]), (-31005, &json!(second)), "{error:?}");
+    let alive = openings(&store(&desk), "0").into_iter().filter(|it| agent_lives(it.1)).count();
+    assert_eq!(alive, 1, "one process has the id");
+    turn(&mut two, &second, "say still two");
 }
