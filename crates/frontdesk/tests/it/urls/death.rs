@@ -244,3 +244,19 @@ fn a_url_is_asked_for_a_session_when_it_is_written_where() {
     let wanted: Vec<usize> = (2..ROUNDS + 2).collect();
     assert_eq!(*claims.lock().unwrap(), wanted);
 }
+
+#[test]
+fn a_session_in_doubt_is_settled_however_often_it_is_looked_at() {
+    let (_desk, way, mut a, _b, _store, mut client, session) = cut_world();
+    let running = begin_turn(&mut client, &session);
+    way.cut();
+    client.wait(running, ANSWER).expect_err("its connection is gone");
+    a.kill();
+    a.run();
+    way.mend();
+    // Each look is a message to its lane.
+    eventually("its server's word", SOON, || {
+        let who = client.ok("_frontdesk/who", json!({ "sessionId": session }));
+        who["lease"] == "cold"
+    });
+}
