@@ -282,6 +282,22 @@ fn after_a_stop_of_all_nothing_of_the_home_runs_with_or_without_its_daemon() {
 }
 
 #[test]
+fn a_stop_of_all_ends_agents_also_where_the_runtime_folder_was_cleared() {
+    let mut desk = demo_desk().limit("stop_term_ms", 500).open();
+    let mut one = client(&desk);
+    let session = new_session(&desk, &mut one);
+    begin_prompt(&mut one, &session, "say on\nwait 600000");
+    desk.kill9();
+    // As a session manager does at a log-out.
+    fs::remove_dir_all(desk.home().join("run")).expect("it is there");
+    let document = stop_all(&desk);
+    assert_eq!(document["ended"], 1, "{document}");
+    drop(one);
+    eventually("nothing of the home", SOON, || of_desk(&desk).is_empty());
+    assert_eq!(folders(&desk, "data").len(), 0);
+}
+
+#[test]
 fn a_stop_of_all_in_a_home_that_never_was_is_fine() {
     let desk = demo_desk().build();
     let document = stop_all(&desk);
