@@ -334,7 +334,7 @@ pub(super) fn facts(instance: &Instance, epoch: u64) -> AgentFacts {
     }
 }
 
-fn unwritten() -> WireError {
+pub(super) fn unwritten() -> WireError {
     WireError::new(Code::Storage, "the session's journal could not be written")
 }
 

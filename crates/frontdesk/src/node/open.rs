@@ -23,9 +23,10 @@ use frontdesk_core::route::{Plan, plan};
 use frontdesk_core::session::{AgentFacts, How, Input, OpenMode, StartFailure};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
 
 use super::Node;
-use super::birth::facts;
+use super::birth::{facts, unwritten};
 use crate::agent::instance::Instance;
 use crate::config::AgentConfig;
 use crate::conn::Conn;
@@ -229,6 +230,9 @@ impl Node {
         let facts = AgentFacts { can_return: true, ..facts(instance, view.epoch + 1) };
         let opening = Input::Opening { facts, mode };
         request.lane.send(LaneMsg::Opening { instance: instance.clone(), input: opening }).await;
+        if instance.url.is_some() {
+            self.wait_written(&request.lane).await?;
+        }
         let frame = instance
             .call(method, params, self.limits.agent_open_ms)
             .await
@@ -247,6 +251,18 @@ impl Node {
                 }
                 self.proven(instance, native, &frame, by_load).await
             }
+        }
+    }
+
+    /// Waits until what a lane was told is on the disk. Behind a url there is no ledger that outlives this
+    /// daemon: a later one knows from the journal alone whom it has asked.
+    async fn wait_written(&self, lane: &LaneHandle) -> Result<(), StartFailure> {
+        let (done, is_done) = oneshot::channel();
+        lane.send(LaneMsg::Durable { inputs: Vec::new(), done }).await;
+        let limit = Duration::from_millis(self.limits.agent_open_ms);
+        match tokio::time::timeout(limit, is_done).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(StartFailure::Ours(unwritten())),
         }
     }
 

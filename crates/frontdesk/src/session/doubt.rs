@@ -7,6 +7,7 @@ use std::time::Duration;
 use frontdesk_core::lease::{Phase, Place, Probe};
 use frontdesk_core::place::Word;
 use frontdesk_core::session::Input;
+use tokio::time::Instant;
 
 use super::lane::Lane;
 use crate::agent::instance::Instance;
@@ -14,7 +15,7 @@ use crate::node::Node;
 use crate::node::probes::Asked;
 
 /// How often an instance that may have a session is asked whether it has.
-const PROBE_EVERY: Duration = Duration::from_secs(5);
+pub(super) const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 impl Lane {
     /// What an earlier lane, or an earlier daemon, has left in doubt.
@@ -38,6 +39,7 @@ impl Lane {
             if !self.session.phase().is_starting() && self.session.phase() != Phase::Draining {
                 self.doubted = None;
             }
+            self.probe_due = Instant::now() + PROBE_EVERY;
             return;
         }
         let Some(place) = self.session.lease().doubt() else { return };
@@ -53,11 +55,13 @@ impl Lane {
     }
 }
 
-/// Waits until something is known of a session that somebody may have; for ever if nobody may.
+/// Waits until something is known of a session that somebody may have; for ever if nobody may. Nobody is
+/// asked before `probe_due`, however often this is begun anew.
 pub(super) async fn settled(
     node: &Node,
     doubt: Option<(Place, Option<Arc<Instance>>)>,
     native: &str,
+    probe_due: Instant,
 ) -> Input {
     let Some((at, instance)) = doubt else { return std::future::pending().await };
     // The end of a connection to an address proves nothing.
@@ -69,8 +73,10 @@ pub(super) async fn settled(
         }
     };
     let probed = async {
+        let mut due = probe_due;
         loop {
-            tokio::time::sleep(PROBE_EVERY).await;
+            tokio::time::sleep_until(due).await;
+            due = Instant::now() + PROBE_EVERY;
             // One that does not answer for itself is not asked.
             let here = node.instance_at(&at).filter(|i| i.abilities().status);
             if let Some(instance) = here.filter(|instance| instance.has_ended().is_none()) {

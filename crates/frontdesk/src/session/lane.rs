@@ -16,11 +16,13 @@ use frontdesk_core::workspace::Workspace;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::alarm::Alarm;
 use super::behind::Quiet;
 use super::carrying::{Carry, Handled, carry_on};
 use super::children::{Child, Heard};
+use super::doubt::{PROBE_EVERY, settled};
 use super::promise::Promise;
 use super::telling::refuse_all;
 use super::{Copy, LaneHandle, LaneMsg};
@@ -135,6 +137,8 @@ pub(super) struct Lane {
     pub(super) previous: Option<Arc<Instance>>,
     /// The instance that may have it, while that is in doubt and the instance runs.
     pub(super) doubted: Option<Arc<Instance>>,
+    /// When the place that may have it is asked.
+    pub(super) probe_due: Instant,
     /// Words of former owners that lanes before this one refused.
     pub(super) late_before: u64,
     pub(super) conns: HashMap<ConnId, Arc<Conn>>,
@@ -190,6 +194,7 @@ impl Lane {
             instance,
             previous: None,
             doubted: None,
+            probe_due: Instant::now() + PROBE_EVERY,
             late_before,
             conns: HashMap::new(),
             sent: HashMap::new(),
@@ -288,7 +293,8 @@ impl Lane {
                 batch.push(LaneMsg::Input(Input::Workspace(workspace)));
                 1
             }
-            input = super::doubt::settled(&node, doubt, &native) => {
+            input = settled(&node, doubt, &native, self.probe_due) => {
+                self.probe_due = Instant::now() + PROBE_EVERY;
                 batch.push(LaneMsg::Input(input));
                 1
             }
