@@ -148,6 +148,15 @@ impl Lease {
         Self { phase: Phase::Live, epoch, own: Some(epoch), owner, ..Self::default() }
     }
 
+    /// The lease of a session that `owner` was asked to open before this daemon and has not answered
+    /// for; where it `may_have` had it before that, a refusal proves nothing.
+    #[must_use]
+    pub fn asked(epoch: Epoch, owner: Place, may_have: bool) -> Self {
+        let doubt = Some(owner.clone()).filter(|_| may_have);
+        let asked = doubt.clone();
+        Self { phase: Phase::Starting, doubt, asked, ..Self::carried(epoch, owner) }
+    }
+
     /// Where it is in its life.
     #[must_use]
     pub fn phase(&self) -> Phase {

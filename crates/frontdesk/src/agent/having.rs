@@ -7,6 +7,7 @@ use std::path::Path;
 use frontdesk_core::errors::WireError;
 use frontdesk_core::ids::Key;
 use frontdesk_core::lease::Place;
+use frontdesk_core::session::CloseWhy;
 
 use super::instance::Instance;
 use crate::lock::lock;
@@ -43,6 +44,16 @@ impl Instance {
     pub async fn let_go(&self, native: &str) {
         lock(&self.shared).kept.remove(native);
         self.keep_no_more(native).await;
+        if let Err(error) = self.ledger.lock().await.let_go(native) {
+            tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
+        }
+    }
+
+    /// This session is being unloaded: a later daemon goes on with that.
+    pub async fn note_closing(&self, native: &str, why: CloseWhy) {
+        if let Err(error) = self.ledger.lock().await.close(native, why) {
+            tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
+        }
     }
 
     /// Whether the agent may still have a session that is unloaded here.

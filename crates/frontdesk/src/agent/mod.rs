@@ -7,4 +7,5 @@ pub mod ledger;
 pub mod link;
 pub mod proc;
 pub mod reading;
+mod routes;
 pub mod sending;

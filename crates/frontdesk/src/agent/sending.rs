@@ -11,7 +11,7 @@ use frontdesk_core::session::Tag;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
-use super::instance::{Birth, Instance, Pending, Shared};
+use super::instance::{Birth, Instance, Opened, Pending, Shared};
 use super::ledger::{Entry, Ledger};
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
@@ -136,9 +136,7 @@ impl Instance {
 
     /// The answer to a request that was sent before this daemon goes to this lane.
     pub fn await_answer(&self, number: u64, lane: &LaneHandle, tag: Tag, native: &str) {
-        let mut shared = lock(&self.shared);
-        shared.pending.insert(number, Pending::Lane(lane.clone(), tag, native.into()));
-        shared.asked.insert(number, self.now_ms());
+        self.await_again(number, Pending::Lane(lane.clone(), tag, native.into()));
     }
 
     /// Sends a client's request for a session; its answer goes to the session's lane.
@@ -180,6 +178,67 @@ impl Instance {
             lock(&self.shared).pending.remove(&id);
         }
         answer
+    }
+
+    /// Asks the agent to open a session, and waits as [`Instance::call`] does.
+    ///
+    /// # Errors
+    /// As [`Instance::call`].
+    pub async fn call_opening(
+        &self,
+        method: &str,
+        params: &str,
+        native: &str,
+    ) -> Result<Opened, WireError> {
+        let (tx, rx) = oneshot::channel();
+        let entry = Entry::Request { client: "", id: "null", method, session: native, turn: None };
+        let number = self
+            .send_request(Pending::Opening(tx, native.into()), entry, |id| {
+                Frame::call(method, Some(id), params)
+            })
+            .await?;
+        self.opened(rx, number, method).await
+    }
+
+    /// Waits for the answer to a request to open a session that is under way.
+    ///
+    /// # Errors
+    /// As [`Instance::call`].
+    pub async fn opened(
+        &self,
+        rx: oneshot::Receiver<Result<Opened, WireError>>,
+        number: u64,
+        method: &str,
+    ) -> Result<Opened, WireError> {
+        let answer = self.while_it_speaks(rx, method, self.limits.agent_open_ms).await;
+        if answer.is_err() {
+            lock(&self.shared).pending.remove(&number);
+        }
+        answer
+    }
+
+    /// The answer to a request to open a session that was sent before this daemon.
+    pub fn await_opening(
+        &self,
+        number: u64,
+        native: &str,
+    ) -> oneshot::Receiver<Result<Opened, WireError>> {
+        let (tx, rx) = oneshot::channel();
+        self.await_again(number, Pending::Opening(tx, native.into()));
+        rx
+    }
+
+    /// The answer to a request of the daemon's own that was sent before this one.
+    pub fn await_call(&self, number: u64) -> oneshot::Receiver<Result<Frame, WireError>> {
+        let (tx, rx) = oneshot::channel();
+        self.await_again(number, Pending::Call(tx));
+        rx
+    }
+
+    fn await_again(&self, number: u64, pending: Pending) {
+        let mut shared = lock(&self.shared);
+        shared.pending.insert(number, pending);
+        shared.asked.insert(number, self.now_ms());
     }
 
     /// Passes on a request whose answer names a new session.

@@ -195,8 +195,12 @@ impl Node {
         let conn = bearing.conn.clone();
         match self.make(bearing, instance, &birth, key, origin) {
             Ok((journal, born, copy)) => {
-                // Before the first record, so that a later daemon finds whatever there is.
-                if let Err(error) = instance.enlist(&birth.native, key, journal.path()).await {
+                // Before the first record, so that a later daemon finds whatever there is; up to here
+                // it reads the answer again.
+                let enlisted = instance.enlist(&birth.native, key, journal.path()).await;
+                instance.dealt_with(birth.number).await;
+                instance.handled(&birth.done, birth.ack);
+                if let Err(error) = enlisted {
                     self.directory.forget(key);
                     instance.unroute(&birth.native);
                     return Err(error);
@@ -220,6 +224,8 @@ impl Node {
                 Ok(Newborn { key, is_answered, is_ready })
             }
             Err(error) => {
+                instance.dealt_with(birth.number).await;
+                instance.handled(&birth.done, birth.ack);
                 instance.unroute(&birth.native);
                 Err(error)
             }

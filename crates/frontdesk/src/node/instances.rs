@@ -399,13 +399,10 @@ impl Node {
         why: CloseWhy,
     ) -> bool {
         let alone = instance.sessions() <= 1 && instance.url.is_none();
-        let polite = instance.abilities().close && !matches!(why, CloseWhy::Stuck);
+        let polite = !matches!(why, CloseWhy::Stuck);
         let mut let_go = false;
-        if polite && instance.has_ended().is_none() {
-            let params = json!({ "sessionId": native }).to_string();
-            let answer = instance.call("session/close", &params, self.limits.agent_close_ms).await;
-            let_go = answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session))
-                && !instance.owes_opening(native);
+        if polite {
+            let_go = self.ask_to_close(instance, native).await && !instance.owes_opening(native);
         }
         instance.unroute(native);
         let taken = why == CloseWhy::Take
@@ -434,6 +431,16 @@ impl Node {
         }
         instance.keep(native).await;
         false
+    }
+
+    /// Asks an agent that can to close a session. Whether it says that it does not have it any more.
+    pub async fn ask_to_close(&self, instance: &Instance, native: &str) -> bool {
+        if !instance.abilities().close || instance.has_ended().is_some() {
+            return false;
+        }
+        let params = json!({ "sessionId": native }).to_string();
+        let answer = instance.call("session/close", &params, self.limits.agent_close_ms).await;
+        answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session))
     }
 
     /// The agent is proven not to have a session any more: whoever wants it may claim it.

@@ -9,7 +9,8 @@ use frontdesk_core::lease::Phase;
 use frontdesk_core::session::StartFailure;
 use serde_json::json;
 
-use super::{Node, OpenRequest, greeting_name, read_json, write_atomic};
+use super::greeted::{greeting_name, read_json, write_atomic};
+use super::{Node, OpenRequest};
 use crate::agent::instance::Instance;
 use crate::config::AgentConfig;
 use crate::lock::lock;

@@ -2,7 +2,7 @@
 //!
 //! Rooms: [`birth`] new sessions; [`carry`] what an earlier daemon left running; [`children`] subagents;
 //! [`directory`] who has what; [`page`] pages of it; [`feed`] what changes; [`keeper`] the index's
-//! thread; [`instances`] agents that run; [`urls`] those reached by address; [`probes`] questions to
+//! thread; [`ending`] how it ends; [`instances`] agents that run; [`urls`] those reached by address; [`probes`] questions to
 //! them; [`lists`] the agents' own lists; `open` calling a session back; [`recover`] what an earlier
 //! daemon left; [`sweep`] what is left of instances nobody has.
 
@@ -12,7 +12,9 @@ pub mod change;
 pub mod children;
 pub mod directory;
 pub mod elsewhere;
+pub mod ending;
 pub mod feed;
+mod greeted;
 pub mod instances;
 pub mod keeper;
 mod learned;
@@ -32,7 +34,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use frontdesk_core::agent::Abilities;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::ids::{ConnId, InstanceId, Key};
 use frontdesk_core::limits::Limits;
@@ -40,10 +41,10 @@ use frontdesk_core::session::{Input, Now};
 use frontdesk_core::status::Words;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::agent::instance::Instance;
-use crate::config::{AgentConfig, Config, without_secrets};
+use crate::config::{AgentConfig, Config};
 use crate::conn::Conn;
 use crate::index::{Cursors, Index};
 use crate::lock::lock;
@@ -52,16 +53,15 @@ use crate::paths::Paths;
 use crate::session::{LaneHandle, LaneMsg, Start};
 use crate::workspace::Workspaces;
 use directory::Directory;
+use ending::Stopping;
 use feed::Feed;
+pub use greeted::Greeted;
 use keeper::Keeper;
 use lists::Lists;
 pub use open::OpenRequest;
 use probes::Probes;
 use standing::Standings;
 use urls::Url;
-
-/// How long the last answers of a stopping daemon may take to be made and read.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 /// The running daemon.
 #[derive(Debug)]
@@ -114,26 +114,6 @@ pub struct Node {
     dropped: Dropped,
     /// What former owners of sessions have said and nobody took, where there was any.
     late: Mutex<HashMap<Key, u64>>,
-}
-
-/// What an agent answered to `initialize` the last time it was started.
-#[derive(Clone, Debug)]
-pub struct Greeted {
-    /// Its result.
-    pub result: Value,
-    /// What it can really do.
-    pub abilities: Abilities,
-    /// When.
-    pub at: Timestamp,
-}
-
-/// Why the daemon stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopping {
-    /// Also end holders that no daemon claims.
-    pub all: bool,
-    /// Nothing is ended: the next daemon goes on.
-    pub hand_over: bool,
 }
 
 /// Counts of what was dropped by instances that have ended.
@@ -366,51 +346,6 @@ impl Node {
         lock(&self.instances).values().cloned().collect()
     }
 
-    /// What an agent answered to `initialize`, from an earlier start.
-    #[must_use]
-    pub fn greeted(&self, agent: &AgentConfig) -> Option<Greeted> {
-        lock(&self.greeted).get(&greeting_name(agent)).cloned()
-    }
-
-    /// Keeps what an agent answered to `initialize`.
-    pub fn remember_initialize(&self, agent: &AgentConfig, result: &Value) {
-        let abilities = Abilities::from_result(result).with_quirks(&agent.quirks);
-        let at = Timestamp::now();
-        let name = greeting_name(agent);
-        let changed = lock(&self.greeted)
-            .insert(name.clone(), Greeted { result: result.clone(), abilities, at })
-            .is_none_or(|old| old.result != *result);
-        if changed {
-            let path = self.greetings_path();
-            let mut all = read_json(&path);
-            all[&name] = json!({ "result": result, "at": at });
-            if let Err(error) = write_atomic(&path, all.to_string().as_bytes()) {
-                tracing::warn!(path = %path.display(), %error, "failed to keep an agent's abilities");
-            }
-        }
-    }
-
-    fn greetings_path(&self) -> PathBuf {
-        self.paths.data.join("agents.json")
-    }
-
-    fn read_greetings(&self) {
-        let all = read_json(&self.greetings_path());
-        let mut greeted = lock(&self.greeted);
-        for agent in self.agents.values() {
-            let name = greeting_name(agent);
-            let Some(result) = all.get(&name).and_then(|entry| entry.get("result")) else {
-                continue;
-            };
-            let at = all[&name]["at"]
-                .as_str()
-                .and_then(|at| at.parse().ok())
-                .unwrap_or(Timestamp::UNIX_EPOCH);
-            let abilities = Abilities::from_result(result).with_quirks(&agent.quirks);
-            greeted.insert(name, Greeted { result: result.clone(), abilities, at });
-        }
-    }
-
     /// Adds up what an ended instance dropped.
     pub fn count_dropped(&self, instance: &Instance) {
         let add = |to: &AtomicU64, from: &AtomicU64| {
@@ -456,131 +391,4 @@ impl Node {
             "late_replies": self.dropped.late_replies.load(Ordering::Relaxed),
         })
     }
-
-    /// Whether the daemon is stopping.
-    #[must_use]
-    pub fn is_stopping(&self) -> bool {
-        self.stop.borrow().is_some()
-    }
-
-    /// Asks the daemon to stop.
-    pub fn request_stop(&self, all: bool) {
-        self.stop.send_if_modified(|stop| {
-            let is_new = stop.is_none();
-            stop.get_or_insert(Stopping { all, hand_over: false });
-            is_new
-        });
-    }
-
-    /// Asks the daemon to end and leave everything to the next one.
-    pub fn request_hand_over(&self) {
-        self.stop.send_if_modified(|stop| {
-            let is_new = stop.is_none();
-            stop.get_or_insert(Stopping { all: false, hand_over: true });
-            is_new
-        });
-    }
-
-    /// How the daemon was asked to end, if it was.
-    #[must_use]
-    pub fn stopping(&self) -> Option<Stopping> {
-        *self.stop.borrow()
-    }
-
-    /// Brings every session to a point from which the next daemon goes on: what was taken in is
-    /// written, synced and shown, and nothing more is taken. No turn, question or agent is ended.
-    pub async fn hand_over(&self) {
-        let until = tokio::time::Instant::now() + LAST_ANSWERS;
-        let lanes: Vec<LaneHandle> = lock(&self.lanes).values().cloned().collect();
-        let mut told = Vec::new();
-        for lane in lanes {
-            let (tx, rx) = oneshot::channel();
-            // A lane that is stuck on its disk is left as a crash would leave it.
-            let sent = lane.send(LaneMsg::HandOver(tx));
-            if tokio::time::timeout_at(until, sent).await.is_ok() {
-                told.push(rx);
-            }
-        }
-        for rx in told {
-            let _ = tokio::time::timeout_at(until, rx).await;
-        }
-        let shown = || lock(&self.conns).values().all(|conn| conn.outbox.is_idle());
-        while !shown() && tokio::time::Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    /// Waits until somebody asks the daemon to stop.
-    pub async fn stop_requested(&self) {
-        let _ = self.stop.subscribe().wait_for(Option::is_some).await;
-    }
-
-    /// Every request gets its answer before the connections end, as long as clients take them.
-    async fn answer_the_rest(&self) {
-        let until = tokio::time::Instant::now() + LAST_ANSWERS;
-        let owes =
-            || lock(&self.conns).values().any(|c| c.open_requests() > 0 || !c.outbox.is_idle());
-        while owes() && tokio::time::Instant::now() < until {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    /// Ends everything: running turns get `drain_s` and are closed as cancelled, agents and holders
-    /// are ended.
-    pub async fn drain(&self) {
-        let grace_ms = self.limits.drain_s * 1000;
-        let lanes: Vec<LaneHandle> = lock(&self.lanes).values().cloned().collect();
-        for lane in &lanes {
-            lane.send(LaneMsg::Input(Input::Stop { grace_ms })).await;
-        }
-        let limit = Duration::from_millis(
-            grace_ms + self.limits.agent_close_ms + 4 * self.limits.stop_term_ms,
-        );
-        let until = tokio::time::Instant::now() + limit;
-        while !self.directory.loaded(|row| !row.is_suspect()).is_empty()
-            && tokio::time::Instant::now() < until
-        {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        let instances = self.running_instances();
-        for instance in &instances {
-            instance.stop();
-        }
-        for instance in &instances {
-            if tokio::time::timeout_at(until + Duration::from_secs(5), instance.wait_gone())
-                .await
-                .is_err()
-            {
-                tracing::error!(instance = %instance.id, "an agent could not be ended");
-            }
-        }
-        self.answer_the_rest().await;
-        for conn in lock(&self.conns).values() {
-            if conn.positions {
-                // Else a shim would start the next daemon.
-                conn.send(bytes::Bytes::from_static(frontdesk_core::shim::STOP));
-            }
-            conn.outbox.finish();
-        }
-    }
-}
-
-/// Agents of one name with another command are others.
-fn greeting_name(agent: &AgentConfig) -> String {
-    let urls = agent.urls.iter().map(|url| without_secrets(url));
-    let words: Vec<String> = agent.command.iter().cloned().chain(urls).collect();
-    format!("{} {}", agent.name, words.join(" "))
-}
-
-fn read_json(path: &std::path::Path) -> Value {
-    let text = std::fs::read(path).unwrap_or_default();
-    let value: Value = serde_json::from_slice(&text).unwrap_or_default();
-    if value.is_object() { value } else { json!({}) }
-}
-
-/// Writes a small derived file so that readers see the old or the new one.
-fn write_atomic(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
-    let temp = path.with_extension("tmp");
-    std::fs::write(&temp, bytes)?;
-    std::fs::rename(&temp, path)
 }

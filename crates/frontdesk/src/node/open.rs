@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 
 use super::Node;
 use super::birth::{facts, unwritten};
-use crate::agent::instance::Instance;
+use crate::agent::instance::{Instance, Opened};
 use crate::config::AgentConfig;
 use crate::conn::Conn;
 use crate::log::{LogError, Reader};
@@ -57,32 +57,46 @@ pub struct OpenRequest {
     pub at: Option<Place>,
 }
 
+/// How an opening went.
+pub(super) type Outcome = Result<String, Failed>;
+
+/// How an opening went, with the agent's answer where there was one.
+type Tried = (Outcome, Option<Opened>);
+
 /// Why a session was not opened.
 #[derive(Debug)]
-struct Failed {
+pub(super) struct Failed {
     failure: StartFailure,
     /// The agent was asked, and may open it yet.
     doubt: bool,
 }
 
-impl From<StartFailure> for Failed {
-    fn from(failure: StartFailure) -> Self {
-        Self { failure, doubt: false }
-    }
+/// Tells a lane how the opening of its session went. The agent's answer is dealt with when the lane
+/// has recorded that.
+pub(super) async fn tell(lane: &LaneHandle, outcome: Outcome, heard: Option<Opened>) {
+    let input = match outcome {
+        Ok(result) => Input::Started { result },
+        Err(Failed { failure, doubt }) => Input::StartFailed { failure, doubt },
+    };
+    let message = match heard {
+        Some(Opened { number, ack, done, .. }) => LaneMsg::Answered { number, input, ack, done },
+        None => LaneMsg::Input(input),
+    };
+    lane.send(message).await;
 }
 
 impl Node {
     /// Has an instance load or resume the session and tells the lane how that went.
     pub async fn open_session(self: Arc<Self>, request: OpenRequest) {
         let lane = request.lane.clone();
-        let outcome = match self.try_open(&request).await {
-            Ok(result) => Input::Started { result },
-            Err(Failed { failure, doubt }) => Input::StartFailed { failure, doubt },
+        let (outcome, heard) = match self.try_open(&request).await {
+            Ok(tried) => tried,
+            Err(failure) => (Err(Failed { failure, doubt: false }), None),
         };
-        lane.send(LaneMsg::Input(outcome)).await;
+        tell(&lane, outcome, heard).await;
     }
 
-    async fn try_open(self: &Arc<Self>, request: &OpenRequest) -> Result<String, Failed> {
+    async fn try_open(self: &Arc<Self>, request: &OpenRequest) -> Result<Tried, StartFailure> {
         let view = &request.view;
         let native = view.native.clone().unwrap_or_default();
         let agent = self.agent(&view.agent).ok_or_else(|| {
@@ -95,14 +109,49 @@ impl Node {
         if let Some(greeted) = self.greeted(&agent)
             && !greeted.abilities.can_reopen()
         {
-            return Err(StartFailure::CannotReturn.into());
+            return Err(StartFailure::CannotReturn);
         }
         self.wait_for_previous(request).await?;
         self.not_under_one_id(request, &native)?;
         let params = self.open_params(request, &native)?;
         let (instance, kept) = self.place_for(request, &agent, &native).await?;
-        let outcome = self.open_at(request, &instance, &native, &params).await;
+        let (outcome, heard) = match self.open_at(request, &instance, &native, &params).await {
+            Ok((opened, by_load)) => {
+                (self.judged(&instance, &native, &opened.frame, by_load).await, Some(opened))
+            }
+            Err(failure) => (Err(failure), None),
+        };
         instance.unreserve();
+        let conn = request.conn.as_ref();
+        Ok((self.settle_opening(&instance, &native, kept, conn, outcome).await, heard))
+    }
+
+    /// What an agent's answer to a request to open a session comes to.
+    pub(super) async fn judged(
+        &self,
+        instance: &Arc<Instance>,
+        native: &str,
+        frame: &Frame,
+        by_load: bool,
+    ) -> Result<String, StartFailure> {
+        match frame.error() {
+            Some(error) => Err(self.refused(instance, native, error).await),
+            // It has opened another session: this one it does not have.
+            None if is_other(frame, native) => Err(StartFailure::Gone),
+            None => self.proven(instance, native, frame, by_load).await,
+        }
+    }
+
+    /// What follows for the instance from how an opening went there; `kept` if its agent may have had
+    /// the session before.
+    pub(super) async fn settle_opening(
+        self: &Arc<Self>,
+        instance: &Arc<Instance>,
+        native: &str,
+        kept: bool,
+        conn: Option<&Arc<Conn>>,
+        outcome: Result<String, StartFailure>,
+    ) -> Outcome {
         let ours = match &outcome {
             Err(StartFailure::Ours(error)) => Some(error.code),
             _ => None,
@@ -110,22 +159,25 @@ impl Node {
         let silent = ours == Some(Code::AgentTimeout);
         // An answer that was too long came after all: it has it.
         let doubt = silent || ours == Some(Code::FrameTooLarge);
-        if outcome.is_err() {
-            instance.unroute(&native);
+        if outcome.is_ok() {
+            // Not before: it may have it all the while.
+            instance.keep_no_more(native).await;
+        } else {
+            instance.unroute(native);
             if silent {
-                instance.note_unanswered(&native);
+                instance.note_unanswered(native);
             }
             let is_gone = matches!(outcome, Err(StartFailure::Gone));
-            if doubt || (kept && (!is_gone || instance.owes_opening(&native))) {
+            if doubt || (kept && (!is_gone || instance.owes_opening(native))) {
                 // It may open it yet, or has it as before.
-                instance.keep(&native).await;
+                instance.keep(native).await;
             } else {
-                let _ = instance.link.release(&self.claim_name(&agent, &native)).await;
+                self.give_back(instance, native).await;
             }
-            match &request.conn {
-                _ if silent => self.end_silent(&instance),
-                Some(conn) => self.set_aside(instance, conn),
-                None => self.retire(&instance),
+            match conn {
+                _ if silent => self.end_silent(instance),
+                Some(conn) => self.set_aside(instance.clone(), conn),
+                None => self.retire(instance),
             }
         }
         outcome.map_err(|failure| Failed { failure, doubt })
@@ -198,7 +250,7 @@ impl Node {
         instance: &Arc<Instance>,
         native: &str,
         params: &str,
-    ) -> Result<String, StartFailure> {
+    ) -> Result<(Opened, bool), StartFailure> {
         let view = &request.view;
         let abilities = instance.abilities();
         if !abilities.can_reopen() {
@@ -226,32 +278,25 @@ impl Node {
             mode => mode,
         };
         instance.route(native, &request.lane);
-        instance.keep_no_more(native).await;
         let facts = AgentFacts { can_return: true, ..facts(instance, view.epoch + 1) };
         let opening = Input::Opening { facts, mode };
         request.lane.send(LaneMsg::Opening { instance: instance.clone(), input: opening }).await;
         if instance.url.is_some() {
             self.wait_written(&request.lane).await?;
         }
-        let frame = instance
-            .call(method, params, self.limits.agent_open_ms)
-            .await
-            .map_err(StartFailure::Ours)?;
+        let opened = instance.call_opening(method, params, native).await;
+        let opened = opened.map_err(StartFailure::Ours)?;
         let by_load = method == "session/load";
-        match frame.error() {
-            Some(error) => Err(self.refused(instance, native, error).await),
-            None => {
-                if let Some(other) = frame.session_id().filter(|id| id != native) {
-                    self.let_go_of_other(instance, &other).await;
-                    // Its load may give what its resume did not; it is asked once more.
-                    if !by_load && abilities.load {
-                        return Box::pin(self.open_at(request, instance, native, params)).await;
-                    }
-                    return Err(StartFailure::Gone);
-                }
-                self.proven(instance, native, &frame, by_load).await
+        if is_other(&opened.frame, native) {
+            let other = opened.frame.session_id().unwrap_or_default();
+            self.let_go_of_other(instance, &other).await;
+            // Its load may give what its resume did not; it is asked once more.
+            if !by_load && abilities.load {
+                instance.dealt_with(opened.number).await;
+                return Box::pin(self.open_at(request, instance, native, params)).await;
             }
         }
+        Ok((opened, by_load))
     }
 
     /// Waits until what a lane was told is on the disk. Behind a url there is no ledger that outlives this
@@ -406,6 +451,11 @@ impl Node {
         }
         Ok(members)
     }
+}
+
+/// Whether an agent has said yes to opening a session and named another one.
+fn is_other(frame: &Frame, native: &str) -> bool {
+    frame.error().is_none() && frame.session_id().is_some_and(|id| id != native)
 }
 
 /// The user texts of the turns in a journal, in order: prompts sent here and imported messages.

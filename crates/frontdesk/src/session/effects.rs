@@ -218,7 +218,7 @@ impl Lane {
             Effect::Settle { hop, frame } => self.settle(&hop, frame).await,
             Effect::CancelSent(tag) => self.cancel_sent(tag).await,
             Effect::Open { conn, how, params, at } => self.open(conn, how, params, at),
-            Effect::Shut { why } => self.shut(why),
+            Effect::Shut { why } => self.shut(why).await,
             Effect::LetGo { at } => {
                 if let Some(instance) = self.node.instance_at(&at) {
                     self.node.give_back(&instance, self.session.native()).await;
@@ -338,7 +338,7 @@ impl Lane {
         tokio::spawn(async move { node.open_session(request).await });
     }
 
-    fn shut(&mut self, why: CloseWhy) {
+    async fn shut(&mut self, why: CloseWhy) {
         let place = self.session.lease().owner();
         let own = self.instance.clone().or_else(|| self.doubted.clone());
         let instance = own.filter(|instance| place == Some(&instance.place()));
@@ -347,6 +347,9 @@ impl Lane {
         let handle = self.handle.clone();
         let node = self.node.clone();
         let native = self.session.native().to_owned();
+        if let Some(instance) = &instance {
+            instance.note_closing(&native, why).await;
+        }
         tokio::spawn(async move {
             let let_go = match instance {
                 Some(instance) => node.close_at_agent(&instance, &native, handle.key(), why).await,

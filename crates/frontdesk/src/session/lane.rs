@@ -350,13 +350,17 @@ impl Lane {
                 input
             }
             LaneMsg::Answered { number, input, ack, done } => {
-                handled.note(done, ack);
+                let of = match &input {
+                    Input::AgentAnswer { at, .. } => Some(at.source.instance.clone()),
+                    _ => None,
+                };
+                handled.note(done, ack, of);
                 handled.answers.push(number);
                 input
             }
             LaneMsg::Agent { message, at, ack, done } => {
                 let ours = self.instance.as_ref().is_some_and(|i| i.id == at.source.instance);
-                handled.note(done, ack);
+                handled.note(done, ack, Some(at.source.instance.clone()));
                 if !ours {
                     // A late frame of an instance that is not the owner any more.
                     self.session.count_late();

@@ -9,6 +9,7 @@ mod asks;
 mod cancels;
 mod carry;
 mod claims;
+mod closing;
 mod damage;
 mod ends;
 mod frozen;

@@ -1,8 +1,8 @@
 //! Urls that are dead, slow or do not keep to the rules: bounded, told, and nobody else's problem.
 
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -363,4 +363,32 @@ fn what_was_called_unknown_is_asked_again_once_somebody_does_something_with_the_
     let (word, meta) = status(&mut client, id);
     assert_eq!((word.as_str(), &meta["source"]), ("inactive", &json!("agent")));
     assert_eq!(puppet.count("session/status"), 2);
+}
+
+#[test]
+fn a_list_that_is_read_meanwhile_does_not_hide_what_an_agent_says() {
+    // Its list is held back until it is asked for the session, and comes before that answer.
+    let held = Mutex::new(None);
+    let puppet = Puppet::start(move |asked| match asked["method"].as_str() {
+        Some("session/list") => {
+            *held.lock().unwrap() = Some(asked.clone());
+            Vec::new()
+        }
+        Some("session/status") => {
+            let row = json!({ "sessionId": asked["params"]["sessionId"], "cwd": "/w" });
+            let list = held.lock().unwrap().take();
+            let list = list.map(|list| answer(&list, &json!({ "sessions": [row] })));
+            let word = answer(asked, &json!({ "status": "active" }));
+            list.into_iter().chain([Act::Wait(Duration::from_millis(500)), word]).collect()
+        }
+        _ => Vec::new(),
+    });
+    let desk = quick(Desk::builder().agent(AgentSpec::behind("far", &[&puppet.url])));
+    let desk = desk.limit("probe_ms", 30_000).limit("list_wait_ms", 30_000).open();
+    wait_up(&desk, 1);
+    eventually("the question for its list", SOON, || puppet.count("session/list") == 1);
+    let mut client = client(&desk);
+    let (word, meta) = status(&mut client, "s1");
+    assert_eq!((word.as_str(), &meta["source"]), ("active", &json!("agent")), "{meta}");
+    assert_eq!(meta["loadedAt"], json!([puppet.url]));
 }
