@@ -40,6 +40,11 @@ impl Instance {
         }
     }
 
+    /// The outcome of an unloading is recorded, or never will be.
+    pub fn note_closed(&self) {
+        self.closing.send_modify(|count| *count = count.saturating_sub(1));
+    }
+
     /// The agent is proven not to have this session.
     pub async fn let_go(&self, native: &str) {
         lock(&self.shared).kept.remove(native);
@@ -51,6 +56,7 @@ impl Instance {
 
     /// This session is being unloaded: a later daemon goes on with that.
     pub async fn note_closing(&self, native: &str, why: CloseWhy) {
+        self.closing.send_modify(|count| *count += 1);
         if let Err(error) = self.ledger.lock().await.close(native, why) {
             tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
         }

@@ -69,6 +69,8 @@ pub struct Instance {
     clock: Instant,
     pub(super) ended: watch::Sender<Option<Ended>>,
     pub(super) gone: watch::Sender<bool>,
+    /// Unloadings that have begun and are not recorded.
+    pub(super) closing: watch::Sender<usize>,
     init: OnceLock<(Value, Abilities)>,
     quirks: OnceLock<Quirks>,
     stopping: AtomicBool,
@@ -252,6 +254,7 @@ impl Instance {
             clock: Instant::now(),
             ended: watch::Sender::new(None),
             gone: watch::Sender::new(false),
+            closing: watch::Sender::new(0),
             init: OnceLock::new(),
             quirks: OnceLock::new(),
             stopping: AtomicBool::new(false),

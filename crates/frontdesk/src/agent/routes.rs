@@ -2,10 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::instance::Instance;
 use crate::lock::lock;
 use crate::session::LaneHandle;
+
+/// How long the ledger of an instance that is gone waits for the records of sessions that were closed
+/// there.
+const CLOSE_RECORDED: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether lanes have dealt with what they were given.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// A session that an instance has.
 #[derive(Clone, Debug)]
@@ -69,6 +77,25 @@ impl Instance {
         shared.leaving.extend(left.filter(Route::is_busy));
         shared.children.retain(|_, parent| **parent != *native);
         shared.routes.len() + shared.reserved
+    }
+
+    /// Waits until the lanes of sessions that left have dealt with all that they were given, so that
+    /// nothing of it is lost with the instance; at most `limit`: a disk may take nothing.
+    pub async fn until_heard(&self, limit: Duration) {
+        let until = tokio::time::Instant::now() + limit;
+        while lock(&self.shared).leaving.iter().any(Route::is_busy) {
+            if tokio::time::Instant::now() > until {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Waits until every unloading that has begun is recorded: up to then a later daemon needs the
+    /// ledger. Not for ever, since a disk may take nothing.
+    pub async fn until_closed(&self) {
+        let mut closing = self.closing.subscribe();
+        let _ = tokio::time::timeout(CLOSE_RECORDED, closing.wait_for(|count| *count == 0)).await;
     }
 
     /// A session has handled everything up to `end`: what all sessions have handled is acknowledged.

@@ -17,15 +17,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use frontdesk_core::ids::{InstanceId, Key, is_path_safe};
-use frontdesk_core::session::{Asked, Carry as Parts, SentRequest};
+use frontdesk_core::session::{Asked, Carry as Parts, CloseWhy, SentRequest};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Node;
 use super::birth::facts;
 use super::directory::Row;
+use super::recover::close_unloaded;
 use crate::agent::facts::Facts;
 use crate::agent::instance::{Before, Instance, Parts as InstanceParts};
-use crate::agent::ledger::{self, Balance, Ledger};
+use crate::agent::ledger::{self, Balance, Here, Ledger};
 use crate::agent::link::{self, LinkReceiver, Met};
 use crate::agent::proc::{self, EndError};
 use crate::config::{AgentConfig, Config};
@@ -61,6 +62,23 @@ impl Candidate {
     }
 }
 
+/// What was found of an earlier daemon.
+#[derive(Debug, Default)]
+pub struct Surveyed {
+    /// Instances that can be carried on.
+    pub candidates: Vec<Candidate>,
+    /// Sessions that were being unloaded at instances that are gone, or will be before this is used.
+    unloaded: Vec<Unloaded>,
+}
+
+/// A session that was being unloaded.
+#[derive(Debug)]
+struct Unloaded {
+    instance: String,
+    journal: PathBuf,
+    why: CloseWhy,
+}
+
 /// What was taken up.
 #[derive(Debug, Default)]
 pub struct TakenUp {
@@ -86,7 +104,7 @@ pub struct Unread {
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Vec<Candidate>> {
+pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Surveyed> {
     let config = Arc::new(config.clone());
     let mut looks = Vec::new();
     for entry in std::fs::read_dir(paths.instances())? {
@@ -110,7 +128,31 @@ pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Vec<Candi
             }
         }
     }
-    Ok(candidates)
+    let carried: BTreeSet<String> = candidates.iter().map(Candidate::name).collect();
+    let unloaded = unloaded(paths, &carried)?;
+    Ok(Surveyed { candidates, unloaded })
+}
+
+/// What ledgers of instances that are not carried on tell of unloading; those that cannot be read tell
+/// nothing.
+fn unloaded(paths: &Paths, carried: &BTreeSet<String>) -> std::io::Result<Vec<Unloaded>> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(paths.spools())? {
+        let data_dir = entry?.path();
+        let name = data_dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(balance) =
+            ledger::read(&data_dir, u64::MAX).ok().filter(|_| !carried.contains(name))
+        else {
+            continue;
+        };
+        for (native, why) in balance.closing {
+            if let Some(Here { journal, .. }) = balance.here.get(&native) {
+                let (instance, journal) = (name.to_owned(), journal.clone());
+                all.push(Unloaded { instance, journal, why });
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Why a holder cannot be carried on is one plain sentence, for the log.
@@ -151,8 +193,15 @@ impl Node {
     ///
     /// # Errors
     /// If the end of an instance that cannot be carried on is not proven.
-    pub async fn take_up(self: &Arc<Self>, found: Vec<Candidate>) -> Result<TakenUp, EndError> {
-        let tasks: Vec<_> = found
+    pub async fn take_up(self: &Arc<Self>, found: Surveyed) -> Result<TakenUp, EndError> {
+        let Surveyed { candidates, unloaded } = found;
+        let node = self.clone();
+        let recorded = tokio::task::spawn_blocking(move || {
+            for Unloaded { instance, journal, why } in unloaded {
+                close_unloaded(&node.log, &journal, &instance, why);
+            }
+        });
+        let tasks: Vec<_> = candidates
             .into_iter()
             .map(|candidate| {
                 let (node, run_dir) = (self.clone(), candidate.run_dir.clone());
@@ -174,6 +223,9 @@ impl Node {
                     self.end_instance(&run_dir).await?;
                 }
             }
+        }
+        if let Err(error) = recorded.await {
+            tracing::error!(%error, "failed to record what was being unloaded");
         }
         Ok(taken)
     }

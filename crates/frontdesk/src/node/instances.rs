@@ -227,6 +227,7 @@ impl Node {
                 lock(&node.instances).remove(&instance.id);
             }
             node.count_dropped(&instance);
+            instance.until_closed().await;
             node.remove_spool(&instance.data_dir);
         });
     }
@@ -405,6 +406,7 @@ impl Node {
             let_go = self.ask_to_close(instance, native).await && !instance.owes_opening(native);
         }
         instance.unroute(native);
+        instance.until_heard(Duration::from_millis(self.limits.agent_close_ms)).await;
         let taken = why == CloseWhy::Take
             && !let_go
             && instance.url.is_none()

@@ -11,6 +11,8 @@ use frontdesk_core::ids::ConnId;
 use frontdesk_core::lease::Place;
 use frontdesk_core::session::{CloseWhy, Effect, How, Input, Mark, Tag};
 
+use tokio::sync::oneshot;
+
 use super::LaneMsg;
 use super::catch_up::CatchUp;
 use super::find::Find;
@@ -350,12 +352,20 @@ impl Lane {
         if let Some(instance) = &instance {
             instance.note_closing(&native, why).await;
         }
+        let noted = instance.clone();
         tokio::spawn(async move {
             let let_go = match instance {
                 Some(instance) => node.close_at_agent(&instance, &native, handle.key(), why).await,
                 None => nobody,
             };
             handle.send(LaneMsg::Input(Input::Closed { let_go })).await;
+            if let Some(instance) = noted {
+                // Behind the record of it; a lane that ends drops this.
+                let (done, is_done) = oneshot::channel();
+                handle.send(LaneMsg::Durable { inputs: Vec::new(), done }).await;
+                let _ = is_done.await;
+                instance.note_closed();
+            }
         });
     }
 }

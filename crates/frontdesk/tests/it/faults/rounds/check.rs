@@ -159,14 +159,15 @@ impl Check<'_> {
     /// A session is lost only with its instance, whatever was under way when a daemon died.
     fn losses(&mut self) {
         let mut owner = String::new();
-        for record in &self.records {
+        for (at, record) in self.records.iter().enumerate() {
             match record["kind"].as_str() {
                 Some("claimed") => {
                     record["data"]["instance"].as_str().unwrap_or_default().clone_into(&mut owner);
                 }
                 Some("lost") => {
                     let is_killed = self.victims.contains_key(&owner);
-                    assert!(is_killed, "{}: lost without need: {record}", self.what);
+                    let before = &self.records[at.saturating_sub(4)..=at];
+                    assert!(is_killed, "{}: lost without need: {before:?}", self.what);
                 }
                 _ => {}
             }
