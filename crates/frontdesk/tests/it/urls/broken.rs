@@ -392,3 +392,32 @@ fn a_list_that_is_read_meanwhile_does_not_hide_what_an_agent_says() {
     assert_eq!((word.as_str(), &meta["source"]), ("active", &json!("agent")), "{meta}");
     assert_eq!(meta["loadedAt"], json!([puppet.url]));
 }
+
+#[test]
+fn a_question_that_nobody_waits_for_any_more_is_not_asked() {
+    // The first one is answered after the second one's time.
+    let puppet = Puppet::start(|asked| match asked["method"].as_str() {
+        Some("session/status") => {
+            let word = answer(asked, &json!({ "status": "saved" }));
+            vec![Act::Wait(Duration::from_millis(2_000)), word]
+        }
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        _ => Vec::new(),
+    });
+    let agent = AgentSpec::behind("far", &[&puppet.url]);
+    let desk = quick(Desk::builder().agent(agent));
+    let desk = desk.limit("probe_requests", 1).limit("probe_ms", 500).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    client.ok("session/list", json!({}));
+    for n in 1..4 {
+        let (word, meta) = status(&mut client, &format!("01900000-0000-7000-8000-{n:012}"));
+        assert_eq!((word.as_str(), &meta["source"]), ("inactive", &json!("none")), "{n}: {meta}");
+    }
+    // Its list comes behind the answer to the first, and makes room for the next.
+    client.ok("session/list", json!({}));
+    client.ok("session/list", json!({}));
+    assert_eq!(puppet.count("session/status"), 1);
+    assert_eq!(status(&mut client, "s4").1["source"], json!("none"));
+    eventually("the next question", SOON, || puppet.count("session/status") == 2);
+}
