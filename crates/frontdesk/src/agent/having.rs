@@ -7,6 +7,7 @@ use std::path::Path;
 use frontdesk_core::errors::WireError;
 use frontdesk_core::ids::Key;
 use frontdesk_core::lease::Place;
+use serde_json::Value;
 
 use super::instance::Instance;
 use crate::lock::lock;
@@ -63,15 +64,27 @@ impl Instance {
         lock(&self.shared).kept.get(native).copied().unwrap_or_default()
     }
 
-    /// It was asked to open this session and has not answered: it may do so whenever it likes.
-    pub fn note_unanswered(&self, native: &str) {
-        lock(&self.shared).unanswered.insert(native.into());
+    /// It was asked to open a session and has not answered in time: it may do so whenever it likes.
+    pub(super) fn note_unanswered(&self, number: u64, params: &str) {
+        let params: Value = serde_json::from_str(params).unwrap_or_default();
+        let Some(native) = params["sessionId"].as_str() else { return };
+        let mut shared = lock(&self.shared);
+        // Its answer may have come in this moment.
+        if shared.pending.remove(&number).is_some() {
+            shared.unanswered.insert(number, native.into());
+        }
+    }
+
+    /// An answer that nobody waits for any more. The agent has done what it was asked, or will not.
+    pub(super) async fn answered_late(&self, number: u64) {
+        lock(&self.shared).unanswered.remove(&number);
+        self.dealt_with(number).await;
     }
 
     /// Whether it still has a request to open this session.
     #[must_use]
     pub fn owes_opening(&self, native: &str) -> bool {
-        lock(&self.shared).unanswered.contains(native)
+        lock(&self.shared).unanswered.values().any(|owed| **owed == *native)
     }
 
     /// Notes that the agent is asked to open a session, or has made it, and where its journal is: a

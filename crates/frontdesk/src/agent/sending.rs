@@ -31,6 +31,19 @@ pub struct Request<'a> {
     pub turn: Option<&'a str>,
 }
 
+/// A call of the daemon's own that somebody waits for. Its answer is for nobody once that is over,
+/// also where the caller has only stopped waiting.
+struct Waiting<'a> {
+    instance: &'a Instance,
+    id: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.instance.shared).pending.remove(&self.id);
+    }
+}
+
 impl Instance {
     /// Sends a notification; also where the ledger cannot be written, since a cancel must always work.
     ///
@@ -175,9 +188,11 @@ impl Instance {
         let id = self
             .send_request(Pending::Call(tx), entry, |id| Frame::call(method, Some(id), params))
             .await?;
+        let _waiting = Waiting { instance: self, id };
         let answer = self.while_it_speaks(rx, method, silence_ms).await;
-        if answer.is_err() {
-            lock(&self.shared).pending.remove(&id);
+        let is_silent = answer.as_ref().is_err_and(|error| error.code == Code::AgentTimeout);
+        if is_silent && matches!(method, "session/load" | "session/resume") {
+            self.note_unanswered(id, params);
         }
         answer
     }

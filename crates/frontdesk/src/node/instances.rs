@@ -403,9 +403,10 @@ impl Node {
         let mut let_go = false;
         if polite && instance.has_ended().is_none() {
             let params = json!({ "sessionId": native }).to_string();
+            // Before it is told: what it still has to open it may open behind that.
+            let owes = instance.owes_opening(native);
             let answer = instance.call("session/close", &params, self.limits.agent_close_ms).await;
-            let_go = answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session))
-                && !instance.owes_opening(native);
+            let_go = !owes && answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session));
         }
         instance.unroute(native);
         let taken = why == CloseWhy::Take

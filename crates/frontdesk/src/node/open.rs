@@ -111,9 +111,6 @@ impl Node {
         let doubt = silent || ours == Some(Code::FrameTooLarge);
         if outcome.is_err() {
             instance.unroute(&native);
-            if silent {
-                instance.note_unanswered(&native);
-            }
             let is_gone = matches!(outcome, Err(StartFailure::Gone));
             if doubt || (kept && (!is_gone || instance.owes_opening(&native))) {
                 // It may open it yet, or has it as before.

@@ -229,6 +229,9 @@ impl Node {
         let urls = self.urls_of(&agent.name);
         let asked: Vec<Asked> = urls.iter().map(|url| Asked::at(agent, url)).collect();
         let can_say = |asked: &Asked| asked.instance().is_some() && asked.may_know();
+        // Before they are asked: what one still has to open it may open behind its word.
+        let owes = |asked: &Asked| asked.instance().is_some_and(|i| i.owes_opening(native));
+        let owing: Vec<bool> = asked.iter().map(owes).collect();
         let words = if asked.iter().any(can_say) {
             let mut words = self.ask_all(&asked, native, false).await;
             for (word, asked) in words.iter_mut().zip(&asked) {
@@ -240,16 +243,13 @@ impl Node {
         } else {
             vec![Word::Nothing; urls.len()]
         };
-        for (word, asked) in words.iter().zip(&asked) {
+        for ((word, asked), owes) in words.iter().zip(&asked).zip(owing) {
+            // Its own word: whatever was in doubt there is not any more.
             if matches!(word, Word::Cold | Word::Unknown)
-                && let Some(instance) = asked.instance()
+                && !owes
+                && let Some(instance) = asked.instance().filter(|it| it.keeps(native))
             {
-                // Its own word: whatever was in doubt there is not any more, unless it still has a
-                // request to open the session.
-                if instance.keeps(native) && !instance.owes_opening(native) {
-                    instance.let_go(native).await;
-                    let _ = instance.link.release(&self.claim_name(agent, native)).await;
-                }
+                self.give_back(&instance, native).await;
             }
         }
         let recorded = urls.iter().position(|url| url.may_have(native));
