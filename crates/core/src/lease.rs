@@ -274,7 +274,7 @@ impl Lease {
     pub fn ended(&mut self, place: &Place, proven: bool) {
         let owns = self.owner.as_ref() == Some(place);
         // What it was asked over its connection has ended with that.
-        self.asked.take_if(|asked| asked == place);
+        self.answered(place);
         if proven && self.doubt.as_ref() == Some(place) {
             self.doubt = None;
         }
@@ -310,6 +310,11 @@ impl Lease {
         let may_open = self.asked.is_some() && self.asked == self.owner;
         self.doubt = self.owner.take().filter(|_| (!let_go || may_open) && !self.is_gone);
         self.rest();
+    }
+
+    /// A place has no request to open the session any more: what it was asked it has answered, late.
+    pub fn answered(&mut self, place: &Place) {
+        self.asked.take_if(|asked| asked == place);
     }
 
     /// A place was asked whether it has the session. Only its own word that it has not ends doubt.

@@ -224,7 +224,7 @@ impl Session {
             Input::Ended { why, detail, proven } => self.ended(&why, detail, proven),
             Input::Closed { let_go } => self.closed(let_go),
             Input::Gone { at } => self.gone(&at),
-            Input::Probed { at, probe } => self.probed(&at, probe),
+            Input::Probed { at, probe, owes } => self.probed(&at, probe, owes),
             Input::Take { by } => self.taken(by),
             Input::Wake => self.call_back(None, How::Resume, None),
             Input::Record { kind, data } => self.append(kind, None, Bytes::from(data)),

@@ -3,7 +3,7 @@
 //! Requests get the number of their input as id, so that an id is never used twice in the life of
 //! an instance. Before a request is sent its origin is appended to the instance's ledger.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -122,8 +122,8 @@ pub(super) struct Shared {
     /// Sessions that are unloaded here and that the agent could not be told to let go; with what it
     /// has sent for each of them since.
     pub(super) kept: HashMap<Arc<str>, u64>,
-    /// Sessions that it was asked to open without an answer.
-    pub(super) unanswered: HashSet<Arc<str>>,
+    /// Sessions that it was asked to open without an answer in time, by the number of the request.
+    pub(super) unanswered: HashMap<u64, Arc<str>>,
 }
 
 /// Where a message of the agent ended.

@@ -217,6 +217,9 @@ async fn answer(instance: &Arc<Instance>, frame: Frame, place: Place) {
     let Some((number, pending)) = pending else {
         // Some agents answer notifications, with an error that has no id.
         instance.counters.late_answers.fetch_add(1, Ordering::Relaxed);
+        if let Some(number) = number {
+            instance.answered_late(number).await;
+        }
         return;
     };
     match pending {

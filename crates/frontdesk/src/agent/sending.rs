@@ -31,6 +31,19 @@ pub struct Request<'a> {
     pub turn: Option<&'a str>,
 }
 
+/// A call of the daemon's own that somebody waits for. Its answer is for nobody once that is over,
+/// also where the caller has only stopped waiting.
+struct Waiting<'a> {
+    instance: &'a Instance,
+    id: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.instance.shared).pending.remove(&self.id);
+    }
+}
+
 impl Instance {
     /// Sends a notification; also where the ledger cannot be written, since a cancel must always work.
     ///
@@ -173,11 +186,8 @@ impl Instance {
         let id = self
             .send_request(Pending::Call(tx), entry, |id| Frame::call(method, Some(id), params))
             .await?;
-        let answer = self.while_it_speaks(rx, method, silence_ms).await;
-        if answer.is_err() {
-            lock(&self.shared).pending.remove(&id);
-        }
-        answer
+        let _waiting = Waiting { instance: self, id };
+        self.while_it_speaks(rx, method, silence_ms).await
     }
 
     /// Asks the agent to open a session, and waits as [`Instance::call`] does.
@@ -211,8 +221,8 @@ impl Instance {
         method: &str,
     ) -> Result<Opened, WireError> {
         let answer = self.while_it_speaks(rx, method, self.limits.agent_open_ms).await;
-        if answer.is_err() {
-            lock(&self.shared).pending.remove(&number);
+        if let Err(error) = &answer {
+            self.give_up_opening(number, error.code == Code::AgentTimeout);
         }
         answer
     }

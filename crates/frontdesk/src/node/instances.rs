@@ -403,7 +403,9 @@ impl Node {
         let polite = !matches!(why, CloseWhy::Stuck);
         let mut let_go = false;
         if polite {
-            let_go = self.ask_to_close(instance, native).await && !instance.owes_opening(native);
+            // Before it is told: what it still has to open it may open behind that.
+            let owes = instance.owes_opening(native);
+            let_go = self.ask_to_close(instance, native).await && !owes;
         }
         instance.unroute(native);
         instance.until_heard(Duration::from_millis(self.limits.agent_close_ms)).await;

@@ -164,9 +164,6 @@ impl Node {
             instance.keep_no_more(native).await;
         } else {
             instance.unroute(native);
-            if silent {
-                instance.note_unanswered(native);
-            }
             let is_gone = matches!(outcome, Err(StartFailure::Gone));
             if doubt || (kept && (!is_gone || instance.owes_opening(native))) {
                 // It may open it yet, or has it as before.

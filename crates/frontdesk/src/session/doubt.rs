@@ -39,7 +39,6 @@ impl Lane {
             if !self.session.phase().is_starting() && self.session.phase() != Phase::Draining {
                 self.doubted = None;
             }
-            self.probe_due = Instant::now() + PROBE_EVERY;
             return;
         }
         let Some(place) = self.session.lease().doubt() else { return };
@@ -55,15 +54,19 @@ impl Lane {
     }
 }
 
-/// Waits until something is known of a session that somebody may have; for ever if nobody may. Nobody is
-/// asked before `probe_due`, however often this is begun anew.
+/// When a place that may have a session is asked next.
+pub(super) fn next_time() -> Instant {
+    Instant::now() + PROBE_EVERY
+}
+
+/// Waits until something is known of a session that somebody may have, which is asked for at the
+/// instant in `doubt` and from time to time; for ever if nobody may.
 pub(super) async fn settled(
     node: &Node,
-    doubt: Option<(Place, Option<Arc<Instance>>)>,
+    doubt: Option<(Place, Option<Arc<Instance>>, Instant)>,
     native: &str,
-    probe_due: Instant,
 ) -> Input {
-    let Some((at, instance)) = doubt else { return std::future::pending().await };
+    let Some((at, instance, mut ask_at)) = doubt else { return std::future::pending().await };
     // The end of a connection to an address proves nothing.
     let instance = instance.filter(|_| matches!(at, Place::Instance(_)));
     let gone = async {
@@ -73,24 +76,26 @@ pub(super) async fn settled(
         }
     };
     let probed = async {
-        let mut due = probe_due;
         loop {
-            tokio::time::sleep_until(due).await;
-            due = Instant::now() + PROBE_EVERY;
+            tokio::time::sleep_until(ask_at).await;
+            ask_at = next_time();
             // One that does not answer for itself is not asked.
             let here = node.instance_at(&at).filter(|i| i.abilities().status);
             if let Some(instance) = here.filter(|instance| instance.has_ended().is_none()) {
+                // Asked before: what is answered meanwhile may be behind its word.
+                let owes = instance.owes_opening(native);
                 let words = node.ask_all(&[Asked::running(instance)], native, false).await;
-                break match words.first() {
+                let probe = match words.first() {
                     Some(Word::Cold | Word::Unknown) => Probe::Cold,
                     Some(Word::Loaded) => Probe::Loaded,
                     Some(Word::Nothing) | None => Probe::Nothing,
                 };
+                break (probe, owes);
             }
         }
     };
     tokio::select! {
         () = gone => Input::Gone { at: at.clone() },
-        probe = probed => Input::Probed { at: at.clone(), probe },
+        (probe, owes) = probed => Input::Probed { at: at.clone(), probe, owes },
     }
 }

@@ -16,13 +16,11 @@ use frontdesk_core::workspace::Workspace;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::alarm::Alarm;
 use super::behind::Quiet;
 use super::carrying::{Carry, Handled, carry_on};
 use super::children::{Child, Heard};
-use super::doubt::{PROBE_EVERY, settled};
 use super::promise::Promise;
 use super::telling::refuse_all;
 use super::{Copy, LaneHandle, LaneMsg};
@@ -137,8 +135,8 @@ pub(super) struct Lane {
     pub(super) previous: Option<Arc<Instance>>,
     /// The instance that may have it, while that is in doubt and the instance runs.
     pub(super) doubted: Option<Arc<Instance>>,
-    /// When the place that may have it is asked.
-    pub(super) probe_due: Instant,
+    /// When it is asked next whether it has, as long as that is in doubt.
+    pub(super) ask_at: Option<tokio::time::Instant>,
     /// Words of former owners that lanes before this one refused.
     pub(super) late_before: u64,
     pub(super) conns: HashMap<ConnId, Arc<Conn>>,
@@ -194,7 +192,7 @@ impl Lane {
             instance,
             previous: None,
             doubted: None,
-            probe_due: Instant::now() + PROBE_EVERY,
+            ask_at: None,
             late_before,
             conns: HashMap::new(),
             sent: HashMap::new(),
@@ -275,7 +273,10 @@ impl Lane {
         let lease = self.session.lease();
         let is_suspect = lease.phase() == Phase::Suspect;
         let place = lease.doubt().filter(|_| is_suspect).cloned();
-        let doubt = place.map(|place| (place, self.doubted.clone()));
+        // Whatever comes to the lane meanwhile puts this off no further.
+        let ask_at = place.is_some().then(|| self.ask_at.unwrap_or_else(super::doubt::next_time));
+        self.ask_at = ask_at;
+        let doubt = place.zip(ask_at).map(|(place, at)| (place, self.doubted.clone(), at));
         let (node, native) = (self.node.clone(), self.session.native().to_owned());
         tokio::select! {
             biased;
@@ -293,8 +294,8 @@ impl Lane {
                 batch.push(LaneMsg::Input(Input::Workspace(workspace)));
                 1
             }
-            input = settled(&node, doubt, &native, self.probe_due) => {
-                self.probe_due = Instant::now() + PROBE_EVERY;
+            input = super::doubt::settled(&node, doubt, &native) => {
+                self.ask_at = None;
                 batch.push(LaneMsg::Input(input));
                 1
             }

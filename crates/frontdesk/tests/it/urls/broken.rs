@@ -1,7 +1,7 @@
 //! Urls that are dead, slow or do not keep to the rules: bounded, told, and nobody else's problem.
 
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -391,4 +391,68 @@ fn a_list_that_is_read_meanwhile_does_not_hide_what_an_agent_says() {
     let (word, meta) = status(&mut client, "s1");
     assert_eq!((word.as_str(), &meta["source"]), ("active", &json!("agent")), "{meta}");
     assert_eq!(meta["loadedAt"], json!([puppet.url]));
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_any_more_is_not_asked() {
+    // The first one is answered after the second one's time.
+    let puppet = Puppet::start(|asked| match asked["method"].as_str() {
+        Some("session/status") => {
+            let word = answer(asked, &json!({ "status": "saved" }));
+            vec![Act::Wait(Duration::from_millis(2_000)), word]
+        }
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        _ => Vec::new(),
+    });
+    let agent = AgentSpec::behind("far", &[&puppet.url]);
+    let desk = quick(Desk::builder().agent(agent));
+    let desk = desk.limit("probe_requests", 1).limit("probe_ms", 500).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    client.ok("session/list", json!({}));
+    for n in 1..4 {
+        let (word, meta) = status(&mut client, &format!("01900000-0000-7000-8000-{n:012}"));
+        assert_eq!((word.as_str(), &meta["source"]), ("inactive", &json!("none")), "{n}: {meta}");
+    }
+    // Its list comes behind the answer to the first, and makes room for the next.
+    client.ok("session/list", json!({}));
+    client.ok("session/list", json!({}));
+    assert_eq!(puppet.count("session/status"), 1);
+    assert_eq!(status(&mut client, "s4").1["source"], json!("none"));
+    eventually("the next question", SOON, || puppet.count("session/status") == 2);
+}
+
+#[test]
+fn an_opening_that_is_answered_late_is_no_longer_owed() {
+    let loads = AtomicUsize::new(0);
+    let puppet = Puppet::start(move |asked| match asked["method"].as_str() {
+        Some("session/new") => vec![answer(asked, &json!({ "sessionId": "s1" }))],
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        Some("session/status") => vec![answer(asked, &json!({ "status": "saved" }))],
+        Some("session/close") => vec![answer(asked, &json!({}))],
+        Some("session/load" | "session/resume") => {
+            let first = loads.fetch_add(1, Ordering::Relaxed) == 0;
+            let late = first.then_some(Act::Wait(Duration::from_millis(1_500)));
+            late.into_iter().chain([answer(asked, &json!({}))]).collect()
+        }
+        _ => Vec::new(),
+    });
+    let desk = quick(Desk::builder().agent(AgentSpec::behind("far", &[&puppet.url])));
+    let desk = desk.limit("agent_open_ms", 500).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    let session = new_session(&desk, &mut client);
+    client.ok("session/close", json!({ "sessionId": session }));
+    let error = client.err("session/load", place(&desk, Some(&session)));
+    assert!(error.message.contains("did not answer session/"), "{error:?}");
+    let lease = |client: &mut crate::acp::Acp| {
+        client.ok("_frontdesk/who", json!({ "sessionId": session }))["lease"].clone()
+    };
+    assert_eq!(lease(&mut client), "suspect");
+    eventually("its late answer", SOON, || {
+        client.ok("_frontdesk/info", json!({}))["counters"]["late_answers"] == 1
+    });
+    client.ok("session/load", place(&desk, Some(&session)));
+    client.ok("session/close", json!({ "sessionId": session }));
+    eventually("the agent's own word", SOON, || lease(&mut client) == "cold");
 }
