@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::instance::{Birth, Instance, Opened, Pending, Shared};
 use super::ledger::{Entry, Ledger};
+use super::link::Room;
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
 
@@ -58,9 +59,10 @@ impl Instance {
             self.post(Entry::Notification { method, session: &session }, frame.clone()).await;
         match posted {
             Err(error) if error.code == Code::Storage => {
+                let room = self.room(frame.len()).await?;
                 let mut ledger = self.ledger.lock().await;
                 let number = ledger.skip();
-                self.link.send(number, frame).await.map_err(|_| self.ended_error())
+                self.link.put(number, frame, room).map_err(|_| self.ended_error())
             }
             posted => posted,
         }
@@ -124,7 +126,14 @@ impl Instance {
             .with_data(json!({ "instance": self.id, "agent": self.agent.name }))
     }
 
+    /// Room for a frame, before the ledger is locked: whoever reads the agent needs the ledger, and
+    /// an agent that speaks may take nothing meanwhile.
+    async fn room(&self, bytes: usize) -> Result<Room<'_>, WireError> {
+        self.link.room(bytes).await.map_err(|_| self.ended_error())
+    }
+
     async fn post(&self, entry: Entry<'_>, frame: Bytes) -> Result<(), WireError> {
+        let room = self.room(frame.len()).await?;
         let mut ledger = self.ledger.lock().await;
         if self.has_ended().is_some() {
             return Err(self.ended_error());
@@ -132,7 +141,7 @@ impl Instance {
         let number = ledger.next();
         ledger.input(number, entry, &frame).map_err(|error| self.unwritten(&error))?;
         self.cut_if_long(&mut ledger);
-        self.link.send(number, frame).await.map_err(|_| self.ended_error())
+        self.link.put(number, frame, room).map_err(|_| self.ended_error())
     }
 
     /// Sends again what the ledger has and the holder has not, under its own numbers.
@@ -165,10 +174,9 @@ impl Instance {
         let id = frame.id().unwrap_or("null");
         let entry = Entry::Request { client, id, method: &frame.method, session: native, turn };
         let session = quote(native);
-        self.send_request(Pending::Lane(lane.clone(), tag, native.into()), entry, |id| {
-            frame.spliced(Some(id), Some(&session))
-        })
-        .await
+        let pending = Pending::Lane(lane.clone(), tag, native.into());
+        let with_id = |id: &str| frame.spliced(Some(id), Some(&session));
+        self.send_request(pending, entry, frame.text.len(), with_id).await
     }
 
     /// Calls a method of the daemon's own and waits while the agent says anything at all.
@@ -183,9 +191,8 @@ impl Instance {
     ) -> Result<Frame, WireError> {
         let (tx, rx) = oneshot::channel();
         let entry = Entry::Request { client: "", id: "null", method, session: "", turn: None };
-        let id = self
-            .send_request(Pending::Call(tx), entry, |id| Frame::call(method, Some(id), params))
-            .await?;
+        let with_id = |id: &str| Frame::call(method, Some(id), params);
+        let id = self.send_request(Pending::Call(tx), entry, params.len(), with_id).await?;
         let _waiting = Waiting { instance: self, id };
         self.while_it_speaks(rx, method, silence_ms).await
     }
@@ -271,11 +278,9 @@ impl Instance {
             turn: None,
         };
         let session = session.map(quote);
-        let id = self
-            .send_request(Pending::Birth(tx, lane.0, lane.1), entry, |id| {
-                frame.spliced(Some(id), session.as_deref())
-            })
-            .await?;
+        let with_id = |id: &str| frame.spliced(Some(id), session.as_deref());
+        let pending = Pending::Birth(tx, lane.0, lane.1);
+        let id = self.send_request(pending, entry, frame.text.len(), with_id).await?;
         let answer = self.while_it_speaks(rx, &frame.method, self.limits.agent_open_ms).await;
         let mut shared = lock(&self.shared);
         shared.pending.remove(&id);
@@ -291,8 +296,10 @@ impl Instance {
         &self,
         pending: Pending,
         entry: Entry<'_>,
+        bytes: usize,
         frame: impl FnOnce(&str) -> Bytes,
     ) -> Result<u64, WireError> {
+        let room = self.room(bytes).await?;
         let mut ledger = self.ledger.lock().await;
         if self.has_ended().is_some() {
             return Err(self.ended_error());
@@ -309,7 +316,7 @@ impl Instance {
             asked.insert(number, self.now_ms());
         }
         // An end between the check and this line has emptied the table already.
-        if self.has_ended().is_some() || self.link.send(number, frame).await.is_err() {
+        if self.has_ended().is_some() || self.link.put(number, frame, room).is_err() {
             lock(&self.shared).pending.remove(&number);
             return Err(self.ended_error());
         }

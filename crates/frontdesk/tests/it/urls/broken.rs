@@ -456,3 +456,50 @@ fn an_opening_that_is_answered_late_is_no_longer_owed() {
     client.ok("session/close", json!({ "sessionId": session }));
     eventually("the agent's own word", SOON, || lease(&mut client) == "cold");
 }
+
+#[test]
+fn an_agent_that_does_not_read_while_it_speaks_is_heard() {
+    let (made, held) = (AtomicUsize::new(0), Mutex::new(None));
+    let puppet = Puppet::start(move |asked| match asked["method"].as_str() {
+        Some("session/new") => {
+            let id = format!("s{}", made.fetch_add(1, Ordering::Relaxed));
+            vec![answer(asked, &json!({ "sessionId": id }))]
+        }
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        Some("session/status") => {
+            *held.lock().unwrap() = Some(asked.clone());
+            Vec::new()
+        }
+        Some("session/prompt") if asked["params"]["sessionId"] == "s0" => {
+            let long = "x".repeat(32 << 20);
+            let update = json!({ "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": long } });
+            let params = json!({ "sessionId": "s0", "update": update });
+            let said = json!({ "jsonrpc": "2.0", "method": "session/update", "params": params });
+            let word = held.lock().unwrap().take();
+            let word = word.map(|word| answer(&word, &json!({ "status": "saved" })));
+            let rest =
+                [Act::Say(said.to_string()), answer(asked, &json!({ "stopReason": "end_turn" }))];
+            let pause = Act::Wait(Duration::from_millis(6_000));
+            [pause].into_iter().chain(word).chain(rest).collect()
+        }
+        Some("session/prompt") => vec![answer(asked, &json!({ "stopReason": "end_turn" }))],
+        _ => Vec::new(),
+    });
+    let desk = quick(Desk::builder().agent(AgentSpec::behind("far", &[&puppet.url])));
+    let desk = desk.limit("probe_ms", 60_000).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    client.ok("session/list", json!({}));
+    let sessions: Vec<String> = (0..3).map(|_| new_session(&desk, &mut client)).collect();
+    let word = client.begin("session/status", json!({ "sessionId": "somebody's" }));
+    eventually("the question", SOON, || puppet.count("session/status") == 1);
+    // It speaks, and takes nothing meanwhile: one long prompt fills the way there, one more waits.
+    let first = client.begin("session/prompt", prompt(&sessions[0], "go"));
+    eventually("the first prompt", SOON, || puppet.count("session/prompt") == 1);
+    let long = "y".repeat(12 << 20);
+    let others = [1, 2].map(|at| client.begin("session/prompt", prompt(&sessions[at], &long)));
+    assert_eq!(client.wait(word, ANSWER).expect("its word")["status"], "inactive");
+    for prompt in [first].into_iter().chain(others) {
+        assert_eq!(client.wait(prompt, ANSWER).expect("a turn")["stopReason"], "end_turn");
+    }
+}
