@@ -363,6 +363,8 @@ impl Lane {
                 // Behind the record of it; a lane that ends drops this.
                 let (done, is_done) = oneshot::channel();
                 handle.send(LaneMsg::Durable { inputs: Vec::new(), done }).await;
+                // It may rest at once.
+                drop(handle);
                 let _ = is_done.await;
                 instance.note_closed();
             }
