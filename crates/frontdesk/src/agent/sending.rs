@@ -209,11 +209,9 @@ impl Instance {
     ) -> Result<Opened, WireError> {
         let (tx, rx) = oneshot::channel();
         let entry = Entry::Request { client: "", id: "null", method, session: native, turn: None };
-        let number = self
-            .send_request(Pending::Opening(tx, native.into()), entry, |id| {
-                Frame::call(method, Some(id), params)
-            })
-            .await?;
+        let pending = Pending::Opening(tx, native.into());
+        let with_id = |id: &str| Frame::call(method, Some(id), params);
+        let number = self.send_request(pending, entry, params.len(), with_id).await?;
         self.opened(rx, number, method).await
     }
 
