@@ -235,11 +235,12 @@ async fn answer(instance: &Arc<Instance>, frame: Frame, place: Place) {
             return lane.send(LaneMsg::Answered { number, input, ack, done }).await;
         }
         Pending::Opening(tx, native) => {
-            let done = instance.hand(&native, place.ack).map(|(_, done)| done).unwrap_or_default();
+            let done = instance.hand_opening(&native, number, place.ack);
             let Err(unheard) = tx.send(Ok(Opened { frame, number, ack: place.ack, done })) else {
                 return;
             };
             if let Ok(Opened { ack, done, .. }) = unheard {
+                instance.hold_no_more(number);
                 instance.handled(&done, ack);
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::instance::Instance;
+use super::instance::{Instance, Shared};
 use crate::lock::lock;
 use crate::session::LaneHandle;
 
@@ -21,12 +21,21 @@ pub(super) struct Route {
     pub(super) lane: LaneHandle,
     pub(super) handed: u64,
     pub(super) done: Arc<AtomicU64>,
+    /// Number of a request whose answer goes to the lane by a longer way than what comes behind it, and
+    /// how far the lane was when the answer came: until that is dealt with it is no further.
+    held: Option<(u64, u64)>,
 }
 
 impl Route {
     /// Whether its lane has something to deal with. One that has ended never will.
     fn is_busy(&self) -> bool {
-        self.done.load(Ordering::Relaxed) < self.handed && !self.lane.is_closed()
+        self.reached() < self.handed && !self.lane.is_closed()
+    }
+
+    /// Up to where all is dealt with.
+    fn reached(&self) -> u64 {
+        let done = self.done.load(Ordering::Relaxed);
+        self.held.map_or(done, |(_, at)| done.min(at))
     }
 }
 
@@ -34,7 +43,7 @@ impl Instance {
     /// Sends the agent's messages for a session to its lane.
     pub fn route(&self, native: &str, lane: &LaneHandle) -> Arc<AtomicU64> {
         let done = Arc::new(AtomicU64::new(0));
-        let route = Route { lane: lane.clone(), handed: 0, done: done.clone() };
+        let route = Route { lane: lane.clone(), handed: 0, done: done.clone(), held: None };
         let mut shared = lock(&self.shared);
         shared.kept.remove(native);
         shared.routes.insert(native.into(), route);
@@ -54,6 +63,25 @@ impl Instance {
         let route = shared.routes.get_mut(parent.as_deref().unwrap_or(native))?;
         route.handed = ack.max(route.handed);
         Some((route.lane.clone(), route.done.clone()))
+    }
+
+    /// As [`Instance::hand`], for the answer to a request to open a session: others judge it before the
+    /// lane hears of it, and what comes behind it may be dealt with before it is.
+    pub(super) fn hand_opening(&self, native: &str, number: u64, ack: u64) -> Arc<AtomicU64> {
+        let done = self.hand(native, ack).map(|(_, done)| done).unwrap_or_default();
+        if let Some(route) = lock(&self.shared).routes.get_mut(native) {
+            route.held = Some((number, done.load(Ordering::Relaxed)));
+        }
+        done
+    }
+
+    /// The answer to this request is dealt with.
+    pub(super) fn hold_no_more(&self, number: u64) {
+        let mut shared = lock(&self.shared);
+        let Shared { routes, leaving, .. } = &mut *shared;
+        for route in routes.values_mut().chain(leaving) {
+            route.held.take_if(|(held, _)| *held == number);
+        }
     }
 
     /// Child sessions that were named before this daemon.
@@ -100,11 +128,12 @@ impl Instance {
 
     /// A session has handled everything up to `end`: what all sessions have handled is acknowledged.
     pub fn handled(&self, done: &AtomicU64, end: u64) {
-        done.store(end, Ordering::Relaxed);
+        // What came behind may have been dealt with before.
+        done.fetch_max(end, Ordering::Relaxed);
         let mut shared = lock(&self.shared);
         shared.leaving.retain(Route::is_busy);
         let busy = shared.routes.values().filter(|route| route.is_busy()).chain(&shared.leaving);
-        let until = busy.map(|route| route.done.load(Ordering::Relaxed)).fold(end, u64::min);
+        let until = busy.map(Route::reached).fold(end, u64::min);
         drop(shared);
         self.ack(until);
     }

@@ -101,6 +101,7 @@ impl Instance {
 
     /// An answer has been dealt with.
     pub async fn dealt_with(&self, number: u64) {
+        self.hold_no_more(number);
         let mut ledger = self.ledger.lock().await;
         if let Err(error) = ledger.done(number) {
             // It stays open there: read again, its answer is late.

@@ -101,7 +101,7 @@ impl Lane {
             match own.filter(|own| of.as_ref().is_none_or(|of| *of == own.id)) {
                 Some(instance) => instance.handled(&done, end),
                 // A late word: it holds up nothing, and offsets of one instance are not another's.
-                None => done.store(end, Ordering::Relaxed),
+                None => drop(done.fetch_max(end, Ordering::Relaxed)),
             }
         }
     }
