@@ -119,6 +119,9 @@ pub(super) struct Shared {
     pub(super) kept: HashMap<Arc<str>, u64>,
     /// Sessions that it was asked to open without an answer.
     pub(super) unanswered: HashSet<Arc<str>>,
+    /// From other ids of its sessions to those used here, and from these to what it is spoken to by.
+    pub(super) heard: HashMap<Arc<str>, Arc<str>>,
+    pub(super) spoken: HashMap<Arc<str>, Arc<str>>,
 }
 
 /// A session that an instance has.

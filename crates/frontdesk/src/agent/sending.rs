@@ -47,6 +47,7 @@ impl Instance {
             Err(error) if error.code == Code::Storage => {
                 let mut ledger = self.ledger.lock().await;
                 let number = ledger.skip();
+                let frame = self.in_its_name(frame);
                 self.link.send(number, frame).await.map_err(|_| self.ended_error())
             }
             posted => posted,
@@ -117,6 +118,7 @@ impl Instance {
             return Err(self.ended_error());
         }
         let number = ledger.next();
+        let frame = self.in_its_name(frame);
         ledger.input(number, entry, &frame).map_err(|error| self.unwritten(&error))?;
         self.cut_if_long(&mut ledger);
         self.link.send(number, frame).await.map_err(|_| self.ended_error())
@@ -229,7 +231,7 @@ impl Instance {
             return Err(self.ended_error());
         }
         let number = ledger.next();
-        let frame = frame(&number.to_string());
+        let frame = self.in_its_name(frame(&number.to_string()));
         ledger.input(number, entry, &frame).map_err(|error| self.unwritten(&error))?;
         self.cut_if_long(&mut ledger);
         {

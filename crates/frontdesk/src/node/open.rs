@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use frontdesk_core::agent::aliases::told;
 use frontdesk_core::agent::open::{is_proven, verdict_of};
 use frontdesk_core::agent::{Abilities, Listed, Verdict};
 use frontdesk_core::envelope::{Frame, Message, quote};
@@ -21,11 +22,11 @@ use frontdesk_core::record::Kind;
 use frontdesk_core::render::stored_params;
 use frontdesk_core::route::{Plan, plan};
 use frontdesk_core::session::{AgentFacts, How, Input, OpenMode, StartFailure};
-use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::Node;
 use super::birth::facts;
+use super::listed::Look;
 use crate::agent::instance::Instance;
 use crate::config::AgentConfig;
 use crate::conn::Conn;
@@ -97,10 +98,10 @@ impl Node {
             return Err(StartFailure::CannotReturn.into());
         }
         self.wait_for_previous(request).await?;
-        self.not_under_one_id(request, &native)?;
+        self.not_under_one_id(request.lane.key(), view)?;
         let params = self.open_params(request, &native)?;
         let (instance, kept) = self.place_for(request, &agent, &native).await?;
-        let outcome = self.open_at(request, &instance, &native, &params).await;
+        let outcome = self.open_at(request, &instance, &params, kept).await;
         instance.unreserve();
         let ours = match &outcome {
             Err(StartFailure::Ours(error)) => Some(error.code),
@@ -119,7 +120,7 @@ impl Node {
                 // It may open it yet, or has it as before.
                 instance.keep(&native).await;
             } else {
-                let _ = instance.link.release(&self.claim_name(&agent, &native)).await;
+                self.release_claims(&instance, &native).await;
             }
             match &request.conn {
                 _ if silent => self.end_silent(&instance),
@@ -195,10 +196,11 @@ impl Node {
         self: &Arc<Self>,
         request: &OpenRequest,
         instance: &Arc<Instance>,
-        native: &str,
         params: &str,
+        kept: bool,
     ) -> Result<String, StartFailure> {
-        let view = &request.view;
+        let mut view = request.view.clone();
+        let native = request.view.native.as_deref().unwrap_or_default();
         let abilities = instance.abilities();
         if !abilities.can_reopen() {
             return Err(StartFailure::CannotReturn);
@@ -207,15 +209,17 @@ impl Node {
         let enlisted = instance.enlist(native, request.lane.key(), &request.journal).await;
         enlisted.map_err(StartFailure::Ours)?;
         let key = request.lane.key().to_string();
-        self.claim(instance, native, &key, false).await.map_err(StartFailure::Ours)?;
-        let (_, listed_at) = self.look_in_list(instance, native).await;
+        let claimed = self.claim(instance, &view.natives(), &key, false).await;
+        claimed.map_err(StartFailure::Ours)?;
+        let look = self.look_in_list(instance, native).await;
+        self.take_names(&request.lane, instance, &mut view, look.filed().as_ref(), kept).await?;
         let quirks = self.quirks_of(instance);
         let honest = Abilities {
             // A resume that may make another session is not used where load will do.
             resume: abilities.resume && !(quirks.resume_replaces && abilities.load),
             ..abilities.clone()
         };
-        let plan = plan(&honest, view, listed_at);
+        let plan = plan(&honest, &view, look.at);
         let (method, mode) = self.mode(plan, request).await?;
         let mode = match mode {
             OpenMode::Resume if quirks.resume_replays => OpenMode::Swallow,
@@ -237,11 +241,11 @@ impl Node {
         match frame.error() {
             Some(error) => Err(self.refused(instance, native, error).await),
             None => {
-                if let Some(other) = frame.session_id().filter(|id| id != native) {
+                if let Some(other) = other_session(&frame, &view) {
                     self.let_go_of_other(instance, &other).await;
                     // Its load may give what its resume did not; it is asked once more.
                     if !by_load && abilities.load {
-                        return Box::pin(self.open_at(request, instance, native, params)).await;
+                        return Box::pin(self.open_at(request, instance, params, kept)).await;
                     }
                     return Err(StartFailure::Gone);
                 }
@@ -257,7 +261,7 @@ impl Node {
             .and_then(|error| error.get("code").and_then(Value::as_i64))
             .unwrap_or(-32603);
         let listed = if frontdesk_core::agent::open::needs_list(code) {
-            self.look_in_list(instance, native).await.0
+            self.look_in_list(instance, native).await.listed
         } else {
             Listed::Unknown
         };
@@ -278,11 +282,8 @@ impl Node {
     ) -> Result<String, StartFailure> {
         let quirks = instance.quirks();
         let doubtful = !is_proven(&quirks, by_load, Listed::Unknown, false);
-        if doubtful {
-            let (listed, _) = self.look_in_list(instance, native).await;
-            if listed == Listed::No {
-                return Err(StartFailure::Gone);
-            }
+        if doubtful && self.look_in_list(instance, native).await.listed == Listed::No {
+            return Err(StartFailure::Gone);
         }
         let result = frame.result().unwrap_or("{}");
         Ok(if result.starts_with('{') { result.to_owned() } else { "{}".to_owned() })
@@ -323,29 +324,17 @@ impl Node {
         })
     }
 
-    /// Whether the agent's own list has a session, and its `updatedAt`. Bounded: an agent that is
-    /// slow, silent or has no list gives `Unknown`.
-    async fn look_in_list(
-        &self,
-        instance: &Arc<Instance>,
-        native: &str,
-    ) -> (Listed, Option<Timestamp>) {
+    /// What the agent's own list says of a session. Bounded: an agent that is slow, silent or has no
+    /// list gives `Unknown`.
+    async fn look_in_list(&self, instance: &Arc<Instance>, native: &str) -> Look {
         if !instance.abilities().list {
-            return (Listed::Unknown, None);
+            return Look::default();
         }
         let limit = Duration::from_millis(self.limits.list_wait_ms);
-        let pages = match tokio::time::timeout(limit, self.list_pages(instance, Some(native))).await
-        {
-            Ok(pages) => pages,
-            Err(_) => return (Listed::Unknown, None),
-        };
-        let at = pages
-            .iter()
-            .filter_map(|page| page.get("sessions")?.as_array())
-            .flatten()
-            .find(|row| row.get("sessionId").and_then(Value::as_str) == Some(native))
-            .and_then(|row| row.get("updatedAt")?.as_str()?.parse().ok());
-        (Listed::look(&pages, native), at)
+        match tokio::time::timeout(limit, self.list_pages(instance, Some(native))).await {
+            Ok(pages) => Look::new(&pages, native),
+            Err(_) => Look::default(),
+        }
     }
 
     /// What the agent is sent: the client's own parameters, else the last accepted ones.
@@ -390,6 +379,15 @@ impl Node {
         }
         Ok(members)
     }
+}
+
+/// The id of another session in an answer that opened one. Where its agent says that both are one
+/// conversation it is none.
+fn other_session(frame: &Frame, view: &View) -> Option<String> {
+    let other = frame.session_id().filter(|id| !view.is_called(id))?;
+    let result = frame.result().and_then(|text| serde_json::from_str(text).ok());
+    let told = result.map(|result: Value| told(&result)).unwrap_or_default();
+    (!told.iter().any(|id| view.is_called(id))).then(|| other.into_owned())
 }
 
 /// The user texts of the turns in a journal, in order: prompts sent here and imported messages.

@@ -238,7 +238,7 @@ impl Node {
                 // request to open the session.
                 if instance.keeps(native) && !instance.owes_opening(native) {
                     instance.let_go(native).await;
-                    let _ = instance.link.release(&self.claim_name(agent, native)).await;
+                    self.release_claims(&instance, native).await;
                 }
             }
         }
