@@ -21,7 +21,9 @@ impl Instance {
         let mut shared = lock(&self.shared);
         let mut count = shared.heard.values().filter(|own| **own == native).count();
         for id in ids {
-            let is_free = *id != *native && !shared.heard.contains_key(id);
+            let is_free = *id != *native
+                && !shared.heard.contains_key(id)
+                && !shared.children.contains_key(id);
             // More than a session may have, since the oldest are forgotten elsewhere only.
             if is_free && count < 4 * ALIASES_MAX {
                 shared.heard.insert(id.into(), native.clone());

@@ -93,6 +93,10 @@ impl Agent {
             let state = lock(&session.state);
             json!({ "modes": state.modes(), "configOptions": state.options() })
         };
+        let filed = session.filed_as();
+        if filed != session.id {
+            result["aliases"] = json!([filed]);
+        }
         if name {
             result["sessionId"] = json!(session.id);
         }

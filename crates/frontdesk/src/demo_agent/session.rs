@@ -105,6 +105,11 @@ impl Session {
         complain(lock(&self.file).append(event, members));
     }
 
+    /// The id under which its history is filed.
+    pub(super) fn filed_as(&self) -> String {
+        lock(&self.file).id()
+    }
+
     /// Files the history under a new id, which is returned; what the session had before stays known.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! goes on, the other one's journal stays and says which session it is.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use frontdesk_core::agent::aliases::Filed;
@@ -33,14 +34,19 @@ pub(super) enum Known {
 }
 
 impl Node {
-    /// What is known of the ids of one row of an agent's list.
-    pub(super) fn known_as(&self, agent: &str, filed: &Filed<'_>) -> Known {
+    /// What is known of the ids of one row of an agent's list, which has rows with the ids `listed`: a
+    /// session that has one of its own there is not this one, whatever was said before.
+    pub(super) fn known_as(&self, agent: &str, filed: &Filed<'_>, listed: &HashSet<&str>) -> Known {
         let mut rows: Vec<Arc<Row>> = Vec::new();
         let mut is_deleted = false;
         for id in filed.ids() {
             let (found, deleted) = self.directory.all_with(agent, id);
             is_deleted |= deleted;
-            for row in found {
+            let is_elsewhere = |row: &Row| {
+                let own = row.view.native.as_deref();
+                own.is_some_and(|own| own != filed.id && listed.contains(own))
+            };
+            for row in found.into_iter().filter(|row| !is_elsewhere(row)) {
                 // Two sessions with one first id are what an agent makes whose ids repeat, and not one.
                 if !rows.iter().any(|known| known.view.native == row.view.native) {
                     rows.push(row);
@@ -142,7 +148,7 @@ impl Node {
         let mut natives = row.view.natives().into_iter();
         let Some(id) = natives.next() else { return Ok(()) };
         let aliases = natives.map(ToOwned::to_owned).collect();
-        match self.known_as(&row.view.agent, &Filed { id, aliases }) {
+        match self.known_as(&row.view.agent, &Filed { id, aliases }, &HashSet::new()) {
             Known::One(one, others) if one.key == key => self.join_rows(key, &others),
             _ => Ok(()),
         }
@@ -168,10 +174,12 @@ impl Node {
                 view.stored = Some(stored.to_owned()).filter(|id| view.native.as_ref() != Some(id));
             }
             if let Err(failure) = self.not_under_one_id(lane.key(), view) {
+                let none = HashSet::new();
                 // Whoever has it is told, so that the next one who asks for it by this id joins there.
-                if let (Some(filed), Known::One(one, _)) =
-                    (filed, filed.map_or(Known::Nothing, |it| self.known_as(&view.agent, it)))
-                    && one.is_loaded()
+                if let (Some(filed), Known::One(one, _)) = (
+                    filed,
+                    filed.map_or(Known::Nothing, |it| self.known_as(&view.agent, it, &none)),
+                ) && one.is_loaded()
                 {
                     let _ = self.note_listed(&one, filed, None);
                 }

@@ -195,7 +195,7 @@ impl Directory {
             Some(Standing::Deleted) => true,
             None => false,
         };
-        let known = self.natives(id);
+        let known = own_first(self.natives(id), id);
         let candidates: Vec<Candidate<'_>> = known
             .iter()
             .filter(|(known, _)| !known.deleted)
@@ -350,6 +350,20 @@ impl Directory {
         let tables = read(&self.tables);
         tables.rows.contains_key(&key) || tables.gone.contains_key(&key)
     }
+}
+
+/// Where several that an id may mean are loaded, those whose first id it is: what an agent said of
+/// another one's id takes nothing from its owner.
+fn own_first(known: Vec<(Known, Option<Arc<Row>>)>, id: &str) -> Vec<(Known, Option<Arc<Row>>)> {
+    let loaded = |row: &Option<Arc<Row>>| row.as_ref().is_some_and(|row| row.is_loaded());
+    let own = |row: &Option<Arc<Row>>| {
+        loaded(row) && row.as_ref().is_some_and(|row| row.view.native.as_deref() == Some(id))
+    };
+    let several = known.iter().filter(|(_, row)| loaded(row)).count() > 1;
+    if several && known.iter().any(|(_, row)| own(row)) {
+        return known.into_iter().filter(|(_, row)| own(row)).collect();
+    }
+    known
 }
 
 impl Tables {

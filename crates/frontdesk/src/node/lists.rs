@@ -3,8 +3,8 @@
 //! A session found in an agent's list gets a journal of one `adopted` record, in batches, never by
 //! a status probe. Agents that lack a list, refuse it, answer `null` or lie are tolerated.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -333,20 +333,22 @@ impl Node {
     /// If a journal cannot be written.
     pub fn adopt_all(&self, agent: &str, rows: &[Value]) -> Result<(), LogError> {
         let refs: Vec<&Value> = rows.iter().collect();
-        for (row, filed) in rows.iter().zip(filed(&refs)) {
+        let all = filed(&refs);
+        let listed: HashSet<&str> = all.iter().flatten().map(|filed| filed.id).collect();
+        for (row, filed) in rows.iter().zip(&all) {
             self.directory.wait_for_room(self.limits.index_rows as usize);
             let Some(filed) = filed else { continue };
             if filed.ids().any(|id| self.is_being_born(agent, id)) {
                 continue;
             }
-            match self.known_as(agent, &filed) {
+            match self.known_as(agent, filed, &listed) {
                 Known::Deleted => {}
                 Known::One(known, others) => {
-                    if self.refresh_row(&known, row, &filed)? && !others.is_empty() {
+                    if self.refresh_row(&known, row, filed)? && !others.is_empty() {
                         self.join_rows(known.key, &others)?;
                     }
                 }
-                Known::Nothing => self.adopt(agent, &filed, row)?,
+                Known::Nothing => self.adopt(agent, filed, row)?,
             }
         }
         Ok(())

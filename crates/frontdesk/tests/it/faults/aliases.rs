@@ -262,3 +262,54 @@ fn an_alias_that_another_home_holds_is_told_and_nobody_is_ended() {
     turn(&mut one, &ours, "say here");
     turn(&mut two, &theirs, "say there");
 }
+
+#[test]
+fn the_answer_that_opens_a_session_tells_its_other_id_too() {
+    let desk = Desk::builder().agent(demo("demo", &["--no-list"])).open();
+    let mut one = client(&desk);
+    let session = new_session(&desk, &mut one);
+    let second = moved(&mut one, &session, "clear quiet");
+    one.ok("session/close", json!({ "sessionId": session }));
+    one.ok("session/resume", place(&desk, Some(&session)));
+    assert!(is_aware(&mut one, &session, &second));
+    let mut two = client(&desk);
+    two.ok("session/load", place(&desk, Some(&second)));
+    turn(&mut two, &second, "say joined");
+    let alive = pids(&store(&desk), &second).into_iter().filter(|pid| agent_lives(*pid));
+    assert_eq!(alive.count(), 1);
+}
+
+#[test]
+fn what_an_agent_says_of_another_sessions_id_takes_nothing_from_that_one() {
+    let desk = demo_desk().open();
+    let (mut one, mut two) = (client(&desk), client(&desk));
+    let (ours, theirs) = (new_session(&desk, &mut one), new_session(&desk, &mut two));
+    let held = native(&mut two, &theirs);
+    turn(&mut two, &theirs, "say theirs");
+    turn(
+        &mut one,
+        &ours,
+        &format!(r#"update {{"sessionUpdate":"session_info_update","aliases":["{held}"]}}"#),
+    );
+    let who = one.ok("_frontdesk/who", json!({ "sessionId": ours }));
+    assert_eq!(who["alsoHeld"][0]["heldBy"]["key"], json!(theirs), "{who}");
+    // Both run, and the id means the one whose it is.
+    let from = two.mark();
+    let mut three = client(&desk);
+    three.ok("session/resume", place(&desk, Some(&held)));
+    turn(&mut three, &held, "say to theirs");
+    two.wait_update(&theirs, from, "the turn", |it| it["content"]["text"] == "to theirs");
+    // The agent's list has both: they stay two, whoever is asked for.
+    for session in [&ours, &theirs] {
+        let force = json!({ "sessionId": session, "_meta": { "frontdesk": { "force": true } } });
+        one.ok("session/close", force);
+    }
+    let refresh = json!({ "refresh": true });
+    for _ in 0..2 {
+        std::thread::sleep(std::time::Duration::from_millis(2_100));
+        let all = one.ok("_frontdesk/sessions", refresh.clone());
+        assert_eq!(all["sessions"].as_array().map(Vec::len), Some(2), "{all}");
+    }
+    let moved = log(&mut one, &ours).iter().any(|it| it["data"]["storedId"].is_string());
+    assert!(!moved, "nothing is taken for moved");
+}
