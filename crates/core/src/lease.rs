@@ -148,6 +148,15 @@ impl Lease {
         Self { phase: Phase::Live, epoch, own: Some(epoch), owner, ..Self::default() }
     }
 
+    /// The lease of a session that `owner` was asked to open before this daemon and has not answered
+    /// for; where it `may_have` had it before that, a refusal proves nothing.
+    #[must_use]
+    pub fn asked(epoch: Epoch, owner: Place, may_have: bool) -> Self {
+        let doubt = Some(owner.clone()).filter(|_| may_have);
+        let asked = doubt.clone();
+        Self { phase: Phase::Starting, doubt, asked, ..Self::carried(epoch, owner) }
+    }
+
     /// Where it is in its life.
     #[must_use]
     pub fn phase(&self) -> Phase {
@@ -265,7 +274,7 @@ impl Lease {
     pub fn ended(&mut self, place: &Place, proven: bool) {
         let owns = self.owner.as_ref() == Some(place);
         // What it was asked over its connection has ended with that.
-        self.asked.take_if(|asked| asked == place);
+        self.answered(place);
         if proven && self.doubt.as_ref() == Some(place) {
             self.doubt = None;
         }
@@ -301,6 +310,11 @@ impl Lease {
         let may_open = self.asked.is_some() && self.asked == self.owner;
         self.doubt = self.owner.take().filter(|_| (!let_go || may_open) && !self.is_gone);
         self.rest();
+    }
+
+    /// A place has no request to open the session any more: what it was asked it has answered, late.
+    pub fn answered(&mut self, place: &Place) {
+        self.asked.take_if(|asked| asked == place);
     }
 
     /// A place was asked whether it has the session. Only its own word that it has not ends doubt.

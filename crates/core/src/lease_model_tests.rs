@@ -40,6 +40,8 @@ enum Broken {
     LateWordsCount,
     /// Every caller begins a claim of its own.
     EverybodyClaims,
+    /// A refusal is believed of an instance that may have had the session before a daemon's end.
+    DoubtIsForgotten,
 }
 
 /// One agent's process, and what its holder and its ledger know.
@@ -59,6 +61,8 @@ struct Agent {
     /// In its ledger: it may have the session; it is being told to let go.
     told: bool,
     closing: bool,
+    /// It may have had the session before it was asked last.
+    kept: bool,
 }
 
 /// What a daemon waits for.
@@ -84,6 +88,8 @@ struct Home {
     /// The journal: its last epoch, and who has loaded the session.
     epoch: Epoch,
     loaded: Option<usize>,
+    /// The daemon died and waited for an answer to a request to open, which is in the spool or not.
+    awaits: Option<(usize, Option<bool>)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -200,6 +206,9 @@ impl World {
                 if home.work == Work::Open(i, None) {
                     home.work = Work::Open(i, Some(opens));
                 }
+                if home.awaits == Some((i, None)) {
+                    home.awaits = Some((i, Some(opens)));
+                }
             }
             Step::OpensLate(h, i) => {
                 let agent = &mut self.homes[h].agents[i];
@@ -255,9 +264,8 @@ impl World {
                 home.is_up = false;
                 // Their connections end with it.
                 home.waiting = Default::default();
-                home.work = Work::None;
-                for agent in &mut home.agents {
-                    agent.stale += u8::from(std::mem::take(&mut agent.open));
+                if let Work::Open(i, answer) = std::mem::take(&mut home.work) {
+                    home.awaits = Some((i, answer));
                 }
             }
             Step::DaemonStarts(h) => self.starts_again(h),
@@ -318,6 +326,7 @@ impl World {
         home.epoch = epoch;
         let agent = &mut home.agents[i];
         (agent.open, agent.told, agent.closing, agent.epoch) = (true, true, false, epoch);
+        agent.kept = home.lease.doubt().is_some();
         home.work = Work::Open(i, None);
     }
 
@@ -343,7 +352,6 @@ impl World {
         let home = &mut self.homes[h];
         home.lease.refused(why);
         home.work = Work::None;
-        assert!(home.waiting.contains(&true), "an outcome for nobody");
         home.waiting = Default::default();
     }
 
@@ -393,6 +401,7 @@ impl World {
         let life = home.agents[i].life;
         home.agents[i] = Agent { life, ..Agent::default() };
         home.loaded.take_if(|loaded| *loaded == i);
+        home.awaits.take_if(|(awaits, _)| *awaits == i);
         if !home.is_up {
             return;
         }
@@ -406,13 +415,16 @@ impl World {
     }
 
     fn starts_again(&mut self, h: usize) {
-        let sure = |i: usize, agent: &Agent| self.homes[h].loaded == Some(i) && !agent.closing;
-        let found: Vec<(Place, bool)> = self.homes[h]
+        // What was taken while it was being closed is nobody's.
+        let sure = |i: usize, agent: &Agent| {
+            self.homes[h].loaded == Some(i) && agent.epoch == self.homes[h].epoch
+        };
+        let found: Vec<(usize, bool)> = self.homes[h]
             .agents
             .iter()
             .enumerate()
             .filter(|(_, agent)| agent.is_alive && agent.told)
-            .map(|(i, agent)| (self.place(h, i), sure(i, agent)))
+            .map(|(i, agent)| (i, sure(i, agent)))
             .collect();
         assert!(found.len() <= 1 || self.broken != Broken::Nothing, "two may have it: {found:?}");
         let home = &mut self.homes[h];
@@ -422,9 +434,22 @@ impl World {
         let found = found
             .into_iter()
             .filter(|(_, is_sure)| *is_sure || self.broken != Broken::LedgerIsForgotten);
-        for (place, is_sure) in found {
-            if is_sure {
+        let found: Vec<(usize, bool)> = found.collect();
+        for (i, is_sure) in found {
+            let place = self.place(h, i);
+            let forgets = self.broken == Broken::DoubtIsForgotten;
+            let home = &mut self.homes[h];
+            if let Some((_, answer)) = home.awaits.take_if(|(awaits, _)| *awaits == i) {
+                let may_have = home.agents[i].kept && !forgets;
+                home.loaded = None;
+                home.lease = Lease::asked(home.epoch, place, may_have);
+                home.work = Work::Open(i, answer);
+            } else if is_sure {
                 home.lease = Lease::carried(home.epoch, place);
+                if home.agents[i].closing {
+                    assert!(home.lease.drain());
+                    self.tell_to_close(h, i);
+                }
             } else {
                 home.loaded = None;
                 home.lease.suspect(place);
@@ -583,6 +608,7 @@ fn each_rule_is_needed() {
         Broken::ProbeIsBelieved,
         Broken::LateWordsCount,
         Broken::EverybodyClaims,
+        Broken::DoubtIsForgotten,
     ] {
         let found = explore(broken, 4).err();
         let found = found.or_else(|| (1..=300).find_map(|seed| walk(broken, seed, 400).err()));

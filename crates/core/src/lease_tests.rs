@@ -71,6 +71,14 @@ fn what_was_asked_and_not_answered_may_come_at_any_time() {
     lease.drain();
     lease.closed(true);
     assert_eq!(lease.phase(), Phase::Suspect, "it may open it behind the close");
+    let mut late = lease.clone();
+    late.answered(&place("j"));
+    late.probed(&place("i"), Probe::Cold);
+    assert_eq!(late.phase(), Phase::Suspect, "another one's answer is not its own");
+    late.answered(&place("i"));
+    assert_eq!(late.phase(), Phase::Suspect, "its answer alone proves nothing");
+    late.probed(&place("i"), Probe::Cold);
+    assert_eq!(late.phase(), Phase::Cold);
     lease.ended(&place("i"), true);
     assert_eq!(lease.phase(), Phase::Cold);
 }

@@ -181,6 +181,14 @@ pub fn result_of(params: &str) -> Option<String> {
     (result.len() > 2).then_some(result)
 }
 
+/// The name of the option that an answer chose, of those in a question's params.
+#[must_use]
+pub fn chosen_name<'a>(params: &'a Value, answer: &Value) -> Option<&'a str> {
+    let id = answer["outcome"].get("optionId").filter(|id| !id.is_null())?;
+    let mut options = params["options"].as_array()?.iter();
+    options.find(|option| option["optionId"] == *id)?["name"].as_str()
+}
+
 /// How a question ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settlement {
@@ -248,11 +256,8 @@ impl Inquest {
             self.opened = Some(told.params);
             return true;
         }
-        let id = &told.answer["outcome"]["optionId"];
-        let options = self.opened.as_ref().and_then(|asked| asked["options"].as_array());
-        let option =
-            options.and_then(|all| all.iter().find(|it| !id.is_null() && it["optionId"] == *id));
-        let name = option.and_then(|option| option["name"].as_str()).or(id.as_str());
+        let id = told.answer["outcome"]["optionId"].as_str();
+        let name = self.opened.as_ref().and_then(|asked| chosen_name(asked, &told.answer)).or(id);
         self.settled = Some(Settlement {
             at: record.at,
             outcome: told.outcome,

@@ -146,16 +146,8 @@ impl Session {
         });
         let Some(answer) = ruling else { return false };
         let Some(ask) = self.asks.remove(hop) else { return false };
-        let data = format!(
-            r#"{{"interaction":{},"outcome":"answered","by":{{"policy":{}}},"answer":{answer}}}"#,
-            quote(&ask.interaction),
-            quote(mode.as_str()),
-        );
-        self.append(Kind::InteractionSettled, None, bytes::Bytes::from(data));
-        self.out.push(Effect::Sync);
-        let id = ask.frame.id().unwrap_or("null");
-        self.settle_owed(&ask.hop, Frame::success(id, &answer));
-        self.withdraw(&ask, None);
+        let frame = Frame::success(ask.frame.id().unwrap_or("null"), &answer);
+        self.settle_answered(&ask, &json!({ "policy": mode.as_str() }), &answer, frame, None);
         true
     }
 

@@ -16,11 +16,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::asks::{Ask, BY_AGENT, cancelled_answer};
-use super::ends::Ends;
+use super::ends::{Ends, Replaying};
+use super::life::Replay;
 use super::passes::{Pass, Rule};
 use super::turns::{Forward, Queued, Stuck, Turn};
 use super::types::{Position, Tag};
-use super::{AgentFacts, Effect, Now, Session};
+use super::{AgentFacts, CloseWhy, Effect, Now, Session};
 use crate::envelope::{Frame, Members, Message, quote};
 use crate::errors::{Code, WireError};
 use crate::fold::View;
@@ -47,6 +48,21 @@ pub struct Carry {
     pub answered: BTreeSet<Box<str>>,
     /// Input number of the last `session/cancel` for this session.
     pub cancelled: Option<u64>,
+    /// It was being unloaded.
+    pub closing: Option<CloseWhy>,
+    /// The instance was asked to open it, and its answer is waited for ([`Input::Started`] or
+    /// [`Input::StartFailed`]).
+    ///
+    /// [`Input::Started`]: super::Input::Started
+    /// [`Input::StartFailed`]: super::Input::StartFailed
+    pub opening: Option<Asked>,
+}
+
+/// A request to open the session that is under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// The agent may have had the session before it was asked.
+    pub may_have: bool,
 }
 
 /// A request that the ledger says was sent.
@@ -103,7 +119,7 @@ struct Prompted<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked<'a> {
+struct Question<'a> {
     #[serde(borrow)]
     interaction: Cow<'a, str>,
     #[serde(borrow)]
@@ -130,9 +146,16 @@ impl Session {
     /// Takes up a session that an instance has had since before this daemon.
     #[must_use]
     pub fn carried(view: View, carry: Carry, limits: Arc<Limits>, now: Now) -> Carried {
-        let Carry { ends, facts, requests, owed, answered, cancelled } = carry;
+        let Carry { ends, facts, requests, owed, answered, cancelled, closing, opening } = carry;
         let mut session = Self::cold(view, limits, now);
-        session.lease = Lease::carried(facts.epoch, facts.place.clone());
+        let place = facts.place.clone();
+        session.lease = match opening {
+            Some(Asked { may_have }) => Lease::asked(facts.epoch, place, may_have),
+            None => Lease::carried(facts.epoch, place),
+        };
+        if ends.replays() == Replaying::Swallowed {
+            session.replay = Replay::Swallow;
+        }
         session.facts = facts;
         // What is open now may be settled before it is read again.
         let mut known = answered;
@@ -147,7 +170,11 @@ impl Session {
         session.restore_turn(&ends, &requests, cancelled, &mut sent);
         session.restore_forwards(&requests, &mut sent);
         session.restore_queue(ends.queued);
-        session.advance();
+        match closing {
+            // All work was ended before; the agent is told again to let go.
+            Some(why) => session.unload(why),
+            None => session.advance(),
+        }
         let effects = std::mem::take(&mut session.out);
         Carried { session, sent, effects }
     }
@@ -173,7 +200,7 @@ impl Session {
     /// The journal has people's answers; the agent gets those it was not sent.
     fn answer_settled(&mut self, settled: &[(Bytes, Bytes)]) {
         for (opened, settled) in settled {
-            let Ok(asked) = serde_json::from_slice::<Asked<'_>>(opened) else { continue };
+            let Ok(asked) = serde_json::from_slice::<Question<'_>>(opened) else { continue };
             let Ok(told) = serde_json::from_slice::<Settled<'_>>(settled) else { continue };
             let id = &asked.request_id;
             let frame = match (&*told.outcome, told.answer) {
@@ -191,7 +218,7 @@ impl Session {
 
     fn restore_asks(&mut self, asks: &[(String, Bytes)], owed: &[(Box<str>, Option<Bytes>)]) {
         for (_, opened) in asks {
-            let Ok(asked) = serde_json::from_slice::<Asked<'_>>(opened) else { continue };
+            let Ok(asked) = serde_json::from_slice::<Question<'_>>(opened) else { continue };
             let Some(frame) = asked.frame() else { continue };
             let hop: Box<str> = asked.hop.into();
             if !owed.iter().any(|(other, _)| *other == hop) {
@@ -213,7 +240,7 @@ impl Session {
     /// Files, terminals, extensions: what a client may have acted on is asked of nobody else.
     fn restore_passes(&mut self, ends: &Ends, owed: Vec<(Box<str>, Option<Bytes>)>) {
         let is_settled = |hop: &str| {
-            let hop_of = |opened| serde_json::from_slice::<Asked<'_>>(opened).map(|it| it.hop);
+            let hop_of = |opened| serde_json::from_slice::<Question<'_>>(opened).map(|it| it.hop);
             ends.settled.iter().any(|(opened, _)| hop_of(opened).is_ok_and(|it| it == hop))
         };
         for (hop, frame) in owed {
@@ -341,7 +368,7 @@ impl Prompted<'_> {
     }
 }
 
-impl Asked<'_> {
+impl Question<'_> {
     /// The agent's request.
     fn frame(&self) -> Option<Frame> {
         let text = Frame::call(&self.method, Some(&self.request_id), self.params.get());

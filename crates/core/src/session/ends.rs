@@ -20,6 +20,7 @@ pub struct Ends {
     /// Whether this instance claimed the session last, and then loaded it.
     is_loaded: bool,
     is_claimed: bool,
+    replays: Replaying,
     /// Place of the last frame of the instance that made a record.
     pub(super) last: Option<(u64, u32)>,
     /// The turn without an ending.
@@ -35,6 +36,22 @@ pub struct Ends {
     children: BTreeMap<String, KnownChild>,
     /// Child sessions that are remembered at most.
     children_max: usize,
+}
+
+/// What becomes of the history that an agent replays while it opens a session, as the record of the
+/// claim has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum Replaying {
+    /// Ours is complete.
+    #[serde(rename = "swallow")]
+    Swallowed,
+    /// It is matched against ours.
+    #[serde(rename = "import")]
+    Imported,
+    /// It replays none.
+    #[default]
+    #[serde(other)]
+    Nothing,
 }
 
 /// A child session that the agent has named.
@@ -55,6 +72,7 @@ struct Facts {
     outcome: String,
     hop: String,
     late: bool,
+    replay: Replaying,
     result: Option<serde::de::IgnoredAny>,
 }
 
@@ -80,6 +98,18 @@ impl Ends {
     #[must_use]
     pub fn is_loaded(&self) -> bool {
         self.is_loaded
+    }
+
+    /// Whether the instance has claimed the session last.
+    #[must_use]
+    pub fn is_claimed(&self) -> bool {
+        self.is_claimed
+    }
+
+    /// What becomes of the history that the agent replays while it opens the session.
+    #[must_use]
+    pub fn replays(&self) -> Replaying {
+        self.replays
     }
 
     /// Child sessions that the agent has named.
@@ -115,8 +145,12 @@ impl Ends {
             Kind::Claimed => {
                 self.forget();
                 self.is_claimed = facts.instance == self.instance;
+                self.replays = facts.replay;
             }
-            Kind::Loaded => self.is_loaded = self.is_claimed,
+            Kind::Loaded => {
+                self.is_loaded = self.is_claimed;
+                self.replays = Replaying::Nothing;
+            }
             Kind::Closed | Kind::Lost => self.forget(),
             Kind::TurnQueued => self.queued.push((facts.turn, kept(&record.data))),
             Kind::TurnStarted => {
@@ -137,6 +171,7 @@ impl Ends {
         // Prompts that wait go on waiting for whoever loads the session next.
         self.is_claimed = false;
         self.is_loaded = false;
+        self.replays = Replaying::Nothing;
         self.turn = None;
         self.stuck = None;
         self.asks.clear();

@@ -120,6 +120,11 @@ impl Session {
         if let Place::Url(url) = &facts.place {
             claimed["url"] = json!(url);
         }
+        match mode {
+            OpenMode::Resume => {}
+            OpenMode::Swallow => claimed["replay"] = json!("swallow"),
+            OpenMode::Import { .. } => claimed["replay"] = json!("import"),
+        }
         self.facts = AgentFacts { epoch, ..facts };
         self.append_json(Kind::Claimed, &claimed);
         self.early_end = None;

@@ -44,9 +44,9 @@ use crate::status::State;
 use asks::Ask;
 pub use asks::{Decision, NoAnswer};
 use carried::Again;
-pub use carried::{Carried, Carry, SentRequest};
+pub use carried::{Asked, Carried, Carry, SentRequest};
 pub use clients::{Attach, Client, How, Mark, Rejoin};
-pub use ends::{Ends, KnownChild, subagent_update};
+pub use ends::{Ends, KnownChild, Replaying, subagent_update};
 use life::{EarlyEnd, Replay};
 pub use made::{Born, By, First, Rename};
 use passes::Pass;
@@ -224,7 +224,7 @@ impl Session {
             Input::Ended { why, detail, proven } => self.ended(&why, detail, proven),
             Input::Closed { let_go } => self.closed(let_go),
             Input::Gone { at } => self.gone(&at),
-            Input::Probed { at, probe } => self.probed(&at, probe),
+            Input::Probed { at, probe, owes } => self.probed(&at, probe, owes),
             Input::Take { by } => self.taken(by),
             Input::Wake => self.call_back(None, How::Resume, None),
             Input::Record { kind, data } => self.append(kind, None, Bytes::from(data)),

@@ -29,9 +29,12 @@ impl Session {
         self.note_certainty();
     }
 
-    /// A place that may have the session was asked.
-    pub(super) fn probed(&mut self, at: &Place, probe: Probe) {
+    /// A place that may have the session was asked; `owes` if it had a request to open it by then.
+    pub(super) fn probed(&mut self, at: &Place, probe: Probe, owes: bool) {
         let was = self.phase();
+        if !owes {
+            self.lease.answered(at);
+        }
         self.lease.probed(at, probe);
         if was == Phase::Suspect && self.phase() == Phase::Cold {
             self.out.push(Effect::LetGo { at: at.clone() });

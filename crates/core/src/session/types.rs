@@ -274,6 +274,8 @@ pub enum Input {
         at: Place,
         /// What it said.
         probe: Probe,
+        /// It had a request to open the session by then.
+        owes: bool,
     },
     /// Somebody takes the session from whoever has it; its clients stay.
     Take {

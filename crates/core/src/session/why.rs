@@ -27,6 +27,13 @@ impl CloseWhy {
         matches!(self, Self::Idle | Self::Stuck | Self::Take)
     }
 
+    /// Reads the word of a ledger; one of another version is a client's.
+    #[must_use]
+    pub fn of_word(word: &str) -> Self {
+        let all = [Self::Idle, Self::Stop, Self::Delete, Self::Stuck, Self::Take];
+        all.into_iter().find(|why| why.as_str() == word).unwrap_or_default()
+    }
+
     /// The word in the journal.
     #[must_use]
     pub fn as_str(self) -> &'static str {

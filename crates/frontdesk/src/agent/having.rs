@@ -7,8 +7,9 @@ use std::path::Path;
 use frontdesk_core::errors::WireError;
 use frontdesk_core::ids::Key;
 use frontdesk_core::lease::Place;
+use frontdesk_core::session::CloseWhy;
 
-use super::instance::Instance;
+use super::instance::{Instance, Pending};
 use crate::lock::lock;
 
 impl Instance {
@@ -39,10 +40,26 @@ impl Instance {
         }
     }
 
+    /// The outcome of an unloading is recorded, or never will be.
+    pub fn note_closed(&self) {
+        self.closing.send_modify(|count| *count = count.saturating_sub(1));
+    }
+
     /// The agent is proven not to have this session.
     pub async fn let_go(&self, native: &str) {
         lock(&self.shared).kept.remove(native);
         self.keep_no_more(native).await;
+        if let Err(error) = self.ledger.lock().await.let_go(native) {
+            tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
+        }
+    }
+
+    /// This session is being unloaded: a later daemon goes on with that.
+    pub async fn note_closing(&self, native: &str, why: CloseWhy) {
+        self.closing.send_modify(|count| *count += 1);
+        if let Err(error) = self.ledger.lock().await.close(native, why) {
+            tracing::warn!(instance = %self.id, %error, "failed to write the ledger");
+        }
     }
 
     /// Whether the agent may still have a session that is unloaded here.
@@ -63,15 +80,28 @@ impl Instance {
         lock(&self.shared).kept.get(native).copied().unwrap_or_default()
     }
 
-    /// It was asked to open this session and has not answered: it may do so whenever it likes.
-    pub fn note_unanswered(&self, native: &str) {
-        lock(&self.shared).unanswered.insert(native.into());
+    /// Nobody waits for the answer to a request to open a session any more. Where the agent was only
+    /// `silent` it may open it whenever it likes.
+    pub(super) fn give_up_opening(&self, number: u64, silent: bool) {
+        let mut shared = lock(&self.shared);
+        // Its answer may have come in this moment.
+        if let Some(Pending::Opening(_, native)) = shared.pending.remove(&number)
+            && silent
+        {
+            shared.unanswered.insert(number, native);
+        }
+    }
+
+    /// An answer that nobody waits for any more. The agent has done what it was asked, or will not.
+    pub(super) async fn answered_late(&self, number: u64) {
+        lock(&self.shared).unanswered.remove(&number);
+        self.dealt_with(number).await;
     }
 
     /// Whether it still has a request to open this session.
     #[must_use]
     pub fn owes_opening(&self, native: &str) -> bool {
-        lock(&self.shared).unanswered.contains(native)
+        lock(&self.shared).unanswered.values().any(|owed| **owed == *native)
     }
 
     /// Notes that the agent is asked to open a session, or has made it, and where its journal is: a

@@ -3,7 +3,7 @@
 //! Requests get the number of their input as id, so that an id is never used twice in the life of
 //! an instance. Before a request is sent its origin is appended to the instance's ledger.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use super::ledger::Ledger;
 use super::link::{DEAD_WORD, LinkSender};
+use super::routes::Route;
 use crate::config::{AgentConfig, without_secrets};
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
@@ -68,6 +69,8 @@ pub struct Instance {
     clock: Instant,
     pub(super) ended: watch::Sender<Option<Ended>>,
     pub(super) gone: watch::Sender<bool>,
+    /// Unloadings that have begun and are not recorded.
+    pub(super) closing: watch::Sender<usize>,
     init: OnceLock<(Value, Abilities)>,
     quirks: OnceLock<Quirks>,
     stopping: AtomicBool,
@@ -110,6 +113,8 @@ pub(super) struct Shared {
     /// When each call that is not answered was sent.
     pub(super) asked: HashMap<u64, u64>,
     pub(super) routes: HashMap<Arc<str>, Route>,
+    /// Sessions that are no longer here and whose lanes have not dealt with all that they were given.
+    pub(super) leaving: Vec<Route>,
     /// Child sessions, by the parent that named them.
     pub(super) children: HashMap<Arc<str>, Arc<str>>,
     pub(super) early: VecDeque<(Arc<str>, Message, Place)>,
@@ -117,19 +122,11 @@ pub(super) struct Shared {
     /// Sessions that are unloaded here and that the agent could not be told to let go; with what it
     /// has sent for each of them since.
     pub(super) kept: HashMap<Arc<str>, u64>,
-    /// Sessions that it was asked to open without an answer.
-    pub(super) unanswered: HashSet<Arc<str>>,
+    /// Sessions that it was asked to open without an answer in time, by the number of the request.
+    pub(super) unanswered: HashMap<u64, Arc<str>>,
     /// From other ids of its sessions to those used here, and from these to what it is spoken to by.
     pub(super) heard: HashMap<Arc<str>, Arc<str>>,
     pub(super) spoken: HashMap<Arc<str>, Arc<str>>,
-}
-
-/// A session that an instance has.
-#[derive(Clone, Debug)]
-pub(super) struct Route {
-    pub(super) lane: LaneHandle,
-    pub(super) handed: u64,
-    pub(super) done: Arc<AtomicU64>,
 }
 
 /// Where a message of the agent ended.
@@ -148,8 +145,24 @@ pub(super) enum Pending {
     Call(oneshot::Sender<Result<Frame, WireError>>),
     /// A session, by the agent's id of it.
     Lane(LaneHandle, Tag, Arc<str>),
+    /// A request to open this session, by the agent's id.
+    Opening(oneshot::Sender<Result<Opened, WireError>>, Arc<str>),
     /// A call whose answer names a new session.
     Birth(oneshot::Sender<Result<Birth, WireError>>, LaneHandle, mpsc::Receiver<LaneMsg>),
+}
+
+/// An agent's answer to a request to open a session. It is dealt with when the session's lane has
+/// recorded what became of it.
+#[derive(Debug)]
+pub struct Opened {
+    /// The answer.
+    pub frame: Frame,
+    /// Number of the request.
+    pub number: u64,
+    /// What may be acknowledged once it has been dealt with.
+    pub ack: u64,
+    /// Position of the session's last frame that was dealt with.
+    pub done: Arc<AtomicU64>,
 }
 
 /// An agent has made a session: its answer, and the lane that its updates go to already.
@@ -159,6 +172,12 @@ pub struct Birth {
     pub frame: Frame,
     /// The agent's id of the session.
     pub native: Arc<str>,
+    /// Number of the request.
+    pub number: u64,
+    /// What may be acknowledged once a later daemon would find the session.
+    pub ack: u64,
+    /// Position of the session's last frame that was dealt with.
+    pub done: Arc<AtomicU64>,
     /// Where its messages go.
     pub rx: mpsc::Receiver<LaneMsg>,
 }
@@ -238,6 +257,7 @@ impl Instance {
             clock: Instant::now(),
             ended: watch::Sender::new(None),
             gone: watch::Sender::new(false),
+            closing: watch::Sender::new(0),
             init: OnceLock::new(),
             quirks: OnceLock::new(),
             stopping: AtomicBool::new(false),
@@ -371,52 +391,6 @@ impl Instance {
         shared.reserved = shared.reserved.saturating_sub(1);
     }
 
-    /// Sends the agent's messages for a session to its lane.
-    pub fn route(&self, native: &str, lane: &LaneHandle) -> Arc<AtomicU64> {
-        let done = Arc::new(AtomicU64::new(0));
-        let route = Route { lane: lane.clone(), handed: 0, done: done.clone() };
-        let mut shared = lock(&self.shared);
-        shared.kept.remove(native);
-        shared.routes.insert(native.into(), route);
-        done
-    }
-
-    /// A message for a session is about to be given to its lane, which tells by the counter when it
-    /// is dealt with.
-    pub(super) fn hand(&self, native: &str, ack: u64) -> Option<(LaneHandle, Arc<AtomicU64>)> {
-        let mut shared = lock(&self.shared);
-        if let Some(late) = shared.kept.get_mut(native) {
-            // Of an owner that is none any more.
-            *late += 1;
-            return None;
-        }
-        let parent = shared.children.get(native).cloned();
-        let route = shared.routes.get_mut(parent.as_deref().unwrap_or(native))?;
-        route.handed = ack.max(route.handed);
-        Some((route.lane.clone(), route.done.clone()))
-    }
-
-    /// Child sessions that were named before this daemon.
-    pub fn adopt_children<'a>(&self, parent: &str, children: impl Iterator<Item = &'a str>) {
-        let parent: Arc<str> = parent.into();
-        let mut shared = lock(&self.shared);
-        shared.children.extend(children.map(|child| (child.into(), parent.clone())));
-    }
-
-    /// Whether a session is here.
-    #[must_use]
-    pub fn has_route(&self, native: &str) -> bool {
-        lock(&self.shared).routes.contains_key(native)
-    }
-
-    /// A session is no longer here; how many are left.
-    pub fn unroute(&self, native: &str) -> usize {
-        let mut shared = lock(&self.shared);
-        shared.routes.remove(native);
-        shared.children.retain(|_, parent| **parent != *native);
-        shared.routes.len() + shared.reserved
-    }
-
     pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -431,37 +405,6 @@ impl Instance {
             format!("the instance of agent {} ended: {why}", self.agent.name),
         )
         .with_data(json!({ "instance": self.id, "agent": self.agent.name, "state": "ended" }))
-    }
-
-    /// A session has handled everything up to `end`: what all sessions have handled is acknowledged.
-    pub fn handled(&self, done: &AtomicU64, end: u64) {
-        done.store(end, Ordering::Relaxed);
-        let shared = lock(&self.shared);
-        let mut until = end;
-        for route in shared.routes.values() {
-            let done = route.done.load(Ordering::Relaxed);
-            if done < route.handed {
-                until = until.min(done);
-            }
-        }
-        drop(shared);
-        self.ack(until);
-    }
-
-    fn ack(&self, until: u64) {
-        self.acked.fetch_max(until, Ordering::Relaxed);
-        self.link.ack(until);
-    }
-
-    /// All messages up to `end` have been given out; where no session still works on one, they are
-    /// acknowledged, so that what is for no session does not fill the spool.
-    pub fn nothing_owed(&self, end: u64) {
-        let shared = lock(&self.shared);
-        let busy = shared.routes.values().any(|r| r.done.load(Ordering::Relaxed) < r.handed);
-        drop(shared);
-        if !busy && end > 0 {
-            self.ack(end);
-        }
     }
 
     /// The bounded file with what it said on stderr.

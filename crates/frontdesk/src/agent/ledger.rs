@@ -14,6 +14,8 @@
 //! | `{"settled":HOP,"input":N,"frame":…}` | its answer; without `frame` it waits for none any more |
 //! | `{"here":KEY,"session":NATIVE,"journal":PATH}` | the agent was asked to make or open this session |
 //! | `{"kept":NATIVE}`, `{"freed":NATIVE}` | unloaded here, and the agent could not be told; and no more |
+//! | `{"closing":NATIVE,"why":…,"last":N}` | it is being unloaded, decided behind input N; whatever is sent for that follows |
+//! | `{"let_go":NATIVE,"last":N}` | behind input N the agent is proven not to have it |
 
 mod balance;
 
@@ -25,9 +27,10 @@ use std::path::{Path, PathBuf};
 
 use frontdesk_core::envelope::quote;
 use frontdesk_core::ids::Key;
+use frontdesk_core::session::CloseWhy;
 
+use balance::Line;
 pub use balance::{Balance, Here, LedgerError, Owed, Sent, read};
-use balance::{Line, moves_session};
 
 /// Name of the file in an instance's folder below `data/instances`.
 pub const LEDGER_FILE: &str = "ledger.jsonl";
@@ -247,6 +250,26 @@ impl Ledger {
         Ok(())
     }
 
+    /// A session is being unloaded: a later daemon goes on with that.
+    ///
+    /// # Errors
+    /// If that cannot be written.
+    pub fn close(&mut self, native: &str, why: CloseWhy) -> io::Result<()> {
+        let mut line = format!("{{\"closing\":{}", quote(native));
+        member(&mut line, "why", why.as_str());
+        line.push_str(&format!(",\"last\":{}", self.last));
+        self.write(with_frame(line, None))
+    }
+
+    /// The agent is proven not to have a session that it was asked to open or to close.
+    ///
+    /// # Errors
+    /// If that cannot be written.
+    pub fn let_go(&mut self, native: &str) -> io::Result<()> {
+        let line = format!("{{\"let_go\":{},\"last\":{}", quote(native), self.last);
+        self.write(with_frame(line, None))
+    }
+
     /// The agent is asked to open a session, or has made it.
     ///
     /// # Errors
@@ -293,7 +316,7 @@ impl Ledger {
         self.cut_at = self.bytes.saturating_mul(2);
         let text = fs::read(&self.path)?;
         let mut kept = header(self.last);
-        let mut moves: Vec<(u64, &[u8])> = Vec::new();
+        let mut moves: Vec<(Option<u64>, &[u8])> = Vec::new();
         let mut cancels: BTreeMap<Box<str>, &[u8]> = BTreeMap::new();
         for line in text.split_inclusive(|byte| *byte == b'\n') {
             let Ok(read) = serde_json::from_slice::<Line<'_>>(line) else { continue };
@@ -313,8 +336,8 @@ impl Ledger {
             };
             if is_open {
                 kept.extend_from_slice(line);
-            } else if moves_session(&read.method) {
-                moves.push((read.input.unwrap_or_default(), line));
+            } else if read.moves_session() {
+                moves.push((read.input, line));
             } else if &*read.method == "session/cancel" {
                 cancels.insert(read.session.clone(), line);
             }
@@ -322,8 +345,10 @@ impl Ledger {
         let late = moves.len().saturating_sub(TURNS_OF_SESSIONS_MAX);
         for (number, line) in moves.into_iter().skip(late) {
             kept.extend_from_slice(line);
-            // Kept for its order only.
-            kept.extend_from_slice(format!("{{\"done\":{number}}}\n").as_bytes());
+            // A request that is kept for its order only.
+            if let Some(number) = number {
+                kept.extend_from_slice(format!("{{\"done\":{number}}}\n").as_bytes());
+            }
         }
         cancels.into_values().for_each(|line| kept.extend_from_slice(line));
         self.replace(&kept)

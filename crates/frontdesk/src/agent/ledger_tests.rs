@@ -221,3 +221,38 @@ fn a_frame_that_was_refused_is_not_sent_again() {
     ledger.cut(0, 0).unwrap();
     assert!(is_forgotten(), "cut");
 }
+
+#[test]
+fn a_session_is_opening_closing_or_let_go_by_what_was_done_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::create(folder.path()).unwrap();
+    let state = || {
+        let balance = read(folder.path(), 9).unwrap();
+        assert_eq!(balance.moved.len(), 1);
+        let (opening, closing) = (balance.opening.get("s"), balance.closing.get("s"));
+        (opening.copied(), closing.copied(), balance.let_go.contains("s"))
+    };
+    ledger.input(1, own("session/load"), &frame(1, "session/load", "s")).unwrap();
+    assert_eq!(state(), (Some(1), None, false));
+    ledger.let_go("s").unwrap();
+    assert_eq!(state(), (None, None, true), "refused");
+    ledger.done(1).unwrap();
+    ledger.input(2, own("session/load"), &frame(2, "session/load", "s")).unwrap();
+    ledger.done(2).unwrap();
+    assert_eq!(state(), (None, None, false), "answered, and nobody has recorded how");
+    ledger.close("s", CloseWhy::Idle).unwrap();
+    let closing = (None, Some(CloseWhy::Idle), false);
+    assert_eq!(state(), closing, "nothing was sent yet");
+    ledger.cut(2, 0).unwrap();
+    assert_eq!(state(), closing, "cut");
+    ledger.input(3, own("session/close"), &frame(3, "session/close", "s")).unwrap();
+    assert_eq!(state(), closing);
+    ledger.done(3).unwrap();
+    assert_eq!(state(), (None, Some(CloseWhy::Idle), true));
+    ledger.keep("s", true).unwrap();
+    assert_eq!(state(), closing, "it said no");
+    ledger.input(4, own("session/load"), &frame(4, "session/load", "s")).unwrap();
+    assert_eq!(state(), (Some(4), None, false));
+    ledger.cut(3, 0).unwrap();
+    assert_eq!(state(), (Some(4), None, false), "cut");
+}

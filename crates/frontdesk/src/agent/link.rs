@@ -29,7 +29,7 @@ use nix::unistd::Pid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::timeout;
 
 pub use crate::hold::claim::{
@@ -386,6 +386,25 @@ impl LinkReceiver {
     }
 }
 
+/// Room for one frame in the queue to an agent; given back where no frame comes.
+#[derive(Debug)]
+pub struct Room<'a>(SemaphorePermit<'a>);
+
+impl<'a> Room<'a> {
+    /// `None` if the queue is closed. A frame longer than the queue has it for itself.
+    async fn wait(queue: &'a Semaphore, bytes: usize, most: u32) -> Option<Self> {
+        let cost = u32::try_from(bytes).unwrap_or(u32::MAX).clamp(1, most);
+        queue.acquire_many(cost).await.ok().map(Self)
+    }
+
+    /// Its permits, which the queue gives back when the frame has left it.
+    fn taken(self) -> u32 {
+        let cost = u32::try_from(self.0.num_permits()).unwrap_or(u32::MAX);
+        self.0.forget();
+        cost
+    }
+}
+
 /// The way to an agent. Clones share one queue.
 #[derive(Clone, Debug)]
 pub enum LinkSender {
@@ -408,9 +427,31 @@ impl LinkSender {
     /// # Errors
     /// If the other side is gone, or the number is not higher than the last one.
     pub async fn send(&self, number: u64, frame: Bytes) -> Result<(), LinkError> {
+        let room = self.room(frame.len()).await?;
+        self.put(number, frame, room)
+    }
+
+    /// Waits for room for one frame of about so many bytes, as [`LinkSender::send`] does. Whoever
+    /// holds what the reading of the agent needs waits for it first: an agent may take nothing until
+    /// it was heard.
+    ///
+    /// # Errors
+    /// If the other side is gone.
+    pub async fn room(&self, bytes: usize) -> Result<Room<'_>, LinkError> {
         match self {
-            Self::Holder(shared) => shared.send(number, frame).await,
-            Self::Url(shared) => shared.send(number, frame).await,
+            Self::Holder(shared) => shared.room(bytes).await,
+            Self::Url(shared) => shared.room(bytes).await,
+        }
+    }
+
+    /// Sends one frame for which there is room. It never waits.
+    ///
+    /// # Errors
+    /// As [`LinkSender::send`].
+    pub fn put(&self, number: u64, frame: Bytes, room: Room<'_>) -> Result<(), LinkError> {
+        match self {
+            Self::Holder(shared) => shared.put(number, frame, room),
+            Self::Url(shared) => shared.put(number, frame, room),
         }
     }
 

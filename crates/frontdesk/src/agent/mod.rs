@@ -8,4 +8,5 @@ pub mod link;
 pub mod names;
 pub mod proc;
 pub mod reading;
+mod routes;
 pub mod sending;

@@ -14,8 +14,9 @@ use frontdesk_core::ids::InstanceId;
 use frontdesk_core::record::Source;
 use frontdesk_core::session::{Input, Position, subagent_update};
 use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
 
-use super::instance::{Birth, Ended, Instance, Pending, Place};
+use super::instance::{Birth, Ended, Instance, Opened, Pending, Place};
 use super::link::{LinkEvent, LinkReceiver};
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
@@ -129,6 +130,7 @@ async fn fail(pending: Option<Pending>, error: WireError) {
             lane.send(LaneMsg::Input(Input::AgentError { tag, error })).await;
         }
         Some(Pending::Call(tx)) => drop(tx.send(Err(error))),
+        Some(Pending::Opening(tx, _)) => drop(tx.send(Err(error))),
         Some(Pending::Birth(tx, ..)) => drop(tx.send(Err(error))),
         None => {}
     }
@@ -219,6 +221,9 @@ async fn answer(instance: &Arc<Instance>, frame: Frame, place: Place) {
     let Some((number, pending)) = pending else {
         // Some agents answer notifications, with an error that has no id.
         instance.counters.late_answers.fetch_add(1, Ordering::Relaxed);
+        if let Some(number) = number {
+            instance.answered_late(number).await;
+        }
         return;
     };
     match pending {
@@ -233,26 +238,39 @@ async fn answer(instance: &Arc<Instance>, frame: Frame, place: Place) {
             instance.may_speak().await;
             return lane.send(LaneMsg::Answered { number, input, ack, done }).await;
         }
-        Pending::Birth(tx, lane, rx) => birth(instance, tx, lane, rx, frame),
+        Pending::Opening(tx, native) => {
+            let done = instance.hand(&native, place.ack).map(|(_, done)| done).unwrap_or_default();
+            let Err(unheard) = tx.send(Ok(Opened { frame, number, ack: place.ack, done })) else {
+                return;
+            };
+            if let Ok(Opened { ack, done, .. }) = unheard {
+                instance.handled(&done, ack);
+            }
+        }
+        Pending::Birth(tx, lane, rx) => {
+            if birth(instance, tx, (lane, rx), frame, (number, place.ack)) {
+                return;
+            }
+        }
     }
     instance.dealt_with(number).await;
 }
 
 /// A new session: its lane is known before anything else of the stream is looked at, and what came
-/// for it early follows the answer.
+/// for it early follows the answer. `false` if there is none, or nobody waits for it any more.
 fn birth(
     instance: &Instance,
-    tx: tokio::sync::oneshot::Sender<Result<Birth, WireError>>,
-    lane: LaneHandle,
-    rx: tokio::sync::mpsc::Receiver<LaneMsg>,
+    tx: oneshot::Sender<Result<Birth, WireError>>,
+    (lane, rx): (LaneHandle, mpsc::Receiver<LaneMsg>),
     frame: Frame,
-) {
+    (number, ack): (u64, u64),
+) -> bool {
     let native = match (frame.session_id(), frame.error()) {
         (_, Some(error)) => {
             let error = serde_json::from_str(error).unwrap_or_default();
             let refused = WireError::new(Code::AgentStart, "the agent refused").with_data(error);
             let _ = tx.send(Err(refused));
-            return;
+            return false;
         }
         (Some(native), None)
             if native.len() <= frontdesk_core::ids::SESSION_ID_BYTES_MAX && !native.is_empty() =>
@@ -262,7 +280,7 @@ fn birth(
         _ => {
             let text = format!("agent {} answered without a usable sessionId", instance.agent.name);
             let _ = tx.send(Err(WireError::new(Code::AgentStart, text)));
-            return;
+            return false;
         }
     };
     let taken = lock(&instance.shared).routes.contains_key(native.as_str());
@@ -272,9 +290,10 @@ fn birth(
         let shown =
             WireError::new(Code::AgentStart, text).with_data(json!({ "quirk": "ids_repeat" }));
         let _ = tx.send(Err(shown));
-        return;
+        return false;
     }
     let done = instance.route(&native, &lane);
+    let _ = instance.hand(&native, ack);
     let mut shared = lock(&instance.shared);
     let early = std::mem::take(&mut shared.early);
     let (ours, others): (Vec<_>, Vec<_>) = early.into_iter().partition(|(id, ..)| **id == *native);
@@ -284,7 +303,13 @@ fn birth(
         let _ = instance.hand(&native, ack);
         lane.try_send(LaneMsg::Agent { message, at, ack, done: done.clone() });
     }
-    let _ = tx.send(Ok(Birth { frame, native: native.into(), rx }));
+    let native: Arc<str> = native.into();
+    let birth = Birth { frame, native: native.clone(), number, ack, done: done.clone(), rx };
+    let is_heard = tx.send(Ok(birth)).is_ok();
+    if !is_heard {
+        instance.unroute(&native);
+    }
+    is_heard
 }
 
 async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, place: Place) {
@@ -414,6 +439,7 @@ async fn end(instance: &Arc<Instance>, why: &str, exit: &Value) {
     for pending in pending.into_values() {
         match pending {
             Pending::Call(tx) => drop(tx.send(Err(error.clone()))),
+            Pending::Opening(tx, _) => drop(tx.send(Err(error.clone()))),
             Pending::Birth(tx, ..) => drop(tx.send(Err(error.clone()))),
             // The session hears of the end below and answers everybody itself.
             Pending::Lane(..) => {}

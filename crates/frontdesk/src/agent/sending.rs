@@ -11,8 +11,9 @@ use frontdesk_core::session::Tag;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
-use super::instance::{Birth, Instance, Pending, Shared};
+use super::instance::{Birth, Instance, Opened, Pending, Shared};
 use super::ledger::{Entry, Ledger};
+use super::link::Room;
 use crate::lock::lock;
 use crate::session::{LaneHandle, LaneMsg};
 
@@ -31,6 +32,19 @@ pub struct Request<'a> {
     pub turn: Option<&'a str>,
 }
 
+/// A call of the daemon's own that somebody waits for. Its answer is for nobody once that is over,
+/// also where the caller has only stopped waiting.
+struct Waiting<'a> {
+    instance: &'a Instance,
+    id: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.instance.shared).pending.remove(&self.id);
+    }
+}
+
 impl Instance {
     /// Sends a notification; also where the ledger cannot be written, since a cancel must always work.
     ///
@@ -45,10 +59,11 @@ impl Instance {
             self.post(Entry::Notification { method, session: &session }, frame.clone()).await;
         match posted {
             Err(error) if error.code == Code::Storage => {
+                let room = self.room(frame.len()).await?;
                 let mut ledger = self.ledger.lock().await;
                 let number = ledger.skip();
                 let frame = self.in_its_name(frame);
-                self.link.send(number, frame).await.map_err(|_| self.ended_error())
+                self.link.put(number, frame, room).map_err(|_| self.ended_error())
             }
             posted => posted,
         }
@@ -112,7 +127,14 @@ impl Instance {
             .with_data(json!({ "instance": self.id, "agent": self.agent.name }))
     }
 
+    /// Room for a frame, before the ledger is locked: whoever reads the agent needs the ledger, and
+    /// an agent that speaks may take nothing meanwhile.
+    async fn room(&self, bytes: usize) -> Result<Room<'_>, WireError> {
+        self.link.room(bytes).await.map_err(|_| self.ended_error())
+    }
+
     async fn post(&self, entry: Entry<'_>, frame: Bytes) -> Result<(), WireError> {
+        let room = self.room(frame.len()).await?;
         let mut ledger = self.ledger.lock().await;
         if self.has_ended().is_some() {
             return Err(self.ended_error());
@@ -121,7 +143,7 @@ impl Instance {
         let frame = self.in_its_name(frame);
         ledger.input(number, entry, &frame).map_err(|error| self.unwritten(&error))?;
         self.cut_if_long(&mut ledger);
-        self.link.send(number, frame).await.map_err(|_| self.ended_error())
+        self.link.put(number, frame, room).map_err(|_| self.ended_error())
     }
 
     /// Sends again what the ledger has and the holder has not, under its own numbers.
@@ -138,9 +160,7 @@ impl Instance {
 
     /// The answer to a request that was sent before this daemon goes to this lane.
     pub fn await_answer(&self, number: u64, lane: &LaneHandle, tag: Tag, native: &str) {
-        let mut shared = lock(&self.shared);
-        shared.pending.insert(number, Pending::Lane(lane.clone(), tag, native.into()));
-        shared.asked.insert(number, self.now_ms());
+        self.await_again(number, Pending::Lane(lane.clone(), tag, native.into()));
     }
 
     /// Sends a client's request for a session; its answer goes to the session's lane.
@@ -156,10 +176,9 @@ impl Instance {
         let id = frame.id().unwrap_or("null");
         let entry = Entry::Request { client, id, method: &frame.method, session: native, turn };
         let session = quote(native);
-        self.send_request(Pending::Lane(lane.clone(), tag, native.into()), entry, |id| {
-            frame.spliced(Some(id), Some(&session))
-        })
-        .await
+        let pending = Pending::Lane(lane.clone(), tag, native.into());
+        let with_id = |id: &str| frame.spliced(Some(id), Some(&session));
+        self.send_request(pending, entry, frame.text.len(), with_id).await
     }
 
     /// Calls a method of the daemon's own and waits while the agent says anything at all.
@@ -174,14 +193,69 @@ impl Instance {
     ) -> Result<Frame, WireError> {
         let (tx, rx) = oneshot::channel();
         let entry = Entry::Request { client: "", id: "null", method, session: "", turn: None };
-        let id = self
-            .send_request(Pending::Call(tx), entry, |id| Frame::call(method, Some(id), params))
-            .await?;
-        let answer = self.while_it_speaks(rx, method, silence_ms).await;
-        if answer.is_err() {
-            lock(&self.shared).pending.remove(&id);
+        let with_id = |id: &str| Frame::call(method, Some(id), params);
+        let id = self.send_request(Pending::Call(tx), entry, params.len(), with_id).await?;
+        let _waiting = Waiting { instance: self, id };
+        self.while_it_speaks(rx, method, silence_ms).await
+    }
+
+    /// Asks the agent to open a session, and waits as [`Instance::call`] does.
+    ///
+    /// # Errors
+    /// As [`Instance::call`].
+    pub async fn call_opening(
+        &self,
+        method: &str,
+        params: &str,
+        native: &str,
+    ) -> Result<Opened, WireError> {
+        let (tx, rx) = oneshot::channel();
+        let entry = Entry::Request { client: "", id: "null", method, session: native, turn: None };
+        let with_id = |id: &str| Frame::call(method, Some(id), params);
+        let pending = Pending::Opening(tx, native.into());
+        let number = self.send_request(pending, entry, params.len(), with_id).await?;
+        self.opened(rx, number, method).await
+    }
+
+    /// Waits for the answer to a request to open a session that is under way.
+    ///
+    /// # Errors
+    /// As [`Instance::call`].
+    pub async fn opened(
+        &self,
+        rx: oneshot::Receiver<Result<Opened, WireError>>,
+        number: u64,
+        method: &str,
+    ) -> Result<Opened, WireError> {
+        let answer = self.while_it_speaks(rx, method, self.limits.agent_open_ms).await;
+        if let Err(error) = &answer {
+            self.give_up_opening(number, error.code == Code::AgentTimeout);
         }
         answer
+    }
+
+    /// The answer to a request to open a session that was sent before this daemon.
+    pub fn await_opening(
+        &self,
+        number: u64,
+        native: &str,
+    ) -> oneshot::Receiver<Result<Opened, WireError>> {
+        let (tx, rx) = oneshot::channel();
+        self.await_again(number, Pending::Opening(tx, native.into()));
+        rx
+    }
+
+    /// The answer to a request of the daemon's own that was sent before this one.
+    pub fn await_call(&self, number: u64) -> oneshot::Receiver<Result<Frame, WireError>> {
+        let (tx, rx) = oneshot::channel();
+        self.await_again(number, Pending::Call(tx));
+        rx
+    }
+
+    fn await_again(&self, number: u64, pending: Pending) {
+        let mut shared = lock(&self.shared);
+        shared.pending.insert(number, pending);
+        shared.asked.insert(number, self.now_ms());
     }
 
     /// Passes on a request whose answer names a new session.
@@ -204,11 +278,9 @@ impl Instance {
             turn: None,
         };
         let session = session.map(quote);
-        let id = self
-            .send_request(Pending::Birth(tx, lane.0, lane.1), entry, |id| {
-                frame.spliced(Some(id), session.as_deref())
-            })
-            .await?;
+        let with_id = |id: &str| frame.spliced(Some(id), session.as_deref());
+        let pending = Pending::Birth(tx, lane.0, lane.1);
+        let id = self.send_request(pending, entry, frame.text.len(), with_id).await?;
         let answer = self.while_it_speaks(rx, &frame.method, self.limits.agent_open_ms).await;
         let mut shared = lock(&self.shared);
         shared.pending.remove(&id);
@@ -224,8 +296,10 @@ impl Instance {
         &self,
         pending: Pending,
         entry: Entry<'_>,
+        bytes: usize,
         frame: impl FnOnce(&str) -> Bytes,
     ) -> Result<u64, WireError> {
+        let room = self.room(bytes).await?;
         let mut ledger = self.ledger.lock().await;
         if self.has_ended().is_some() {
             return Err(self.ended_error());
@@ -242,7 +316,7 @@ impl Instance {
             asked.insert(number, self.now_ms());
         }
         // An end between the check and this line has emptied the table already.
-        if self.has_ended().is_some() || self.link.send(number, frame).await.is_err() {
+        if self.has_ended().is_some() || self.link.put(number, frame, room).is_err() {
             lock(&self.shared).pending.remove(&number);
             return Err(self.ended_error());
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use frontdesk_core::question::{Wish, permission_result};
+use frontdesk_core::question::{Wish, chosen_name, permission_result};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -102,13 +102,10 @@ pub(crate) fn send(
     }
     let told: Value = answer.read()?;
     let told = &told["answer"];
-    let chosen = &told["outcome"]["optionId"];
     let asked = question.asked();
-    let options = asked["options"].as_array();
-    let option = options
-        .and_then(|all| all.iter().find(|it| !chosen.is_null() && it["optionId"] == *chosen));
-    let name = option.and_then(|option| option["name"].as_str());
-    let word = name.or(told["action"].as_str()).or(told["outcome"]["outcome"].as_str());
+    let word = chosen_name(&asked, told)
+        .or(told["action"].as_str())
+        .or(told["outcome"]["outcome"].as_str());
     let word = text::line(word.unwrap_or("an answer"));
     shell.out.line(&format!("answered {} with {word}", text::line(&question.interaction)))?;
     Ok(Exit::Done)

@@ -92,7 +92,7 @@ fn counted(number: u64, word: &str) -> String {
 }
 
 fn processes(number: u64) -> String {
-    counted(number, "agent process").replace("processs", "processes")
+    format!("{number} agent process{}", if number == 1 { "" } else { "es" })
 }
 
 /// Says what else was ended, and what was left alone and why.

@@ -20,6 +20,9 @@ use serde::Deserialize;
 /// Longest configuration file, in bytes.
 pub const CONFIG_BYTES: u64 = 1 << 20;
 
+/// Most addresses of one agent: which of them have a session is kept as the bits of one number.
+pub const URLS_MAX: usize = 64;
+
 /// The name of the built-in scripted agent.
 pub const DEMO: &str = "demo";
 

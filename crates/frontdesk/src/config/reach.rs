@@ -8,7 +8,7 @@ use tungstenite::http::{HeaderName, HeaderValue};
 
 use super::build::{Common, by_kind, demo_command, owned};
 use super::file::{Agent, Places, Secrets};
-use super::{ConfigError, DEMO, Warning};
+use super::{ConfigError, DEMO, URLS_MAX, Warning};
 
 /// Set in an agent's environment by its holder.
 const MARK: &str = "FRONTDESK_INSTANCE";
@@ -31,6 +31,10 @@ pub(super) fn way(
         }
         (Some(command), None) => Ok((command.clone(), Vec::new())),
         (None, Some(urls)) if urls.is_empty() => Err(invalid("urls", "`urls` is empty")),
+        (None, Some(urls)) if urls.len() > URLS_MAX => {
+            let text = format!("`urls` has {} addresses; {URLS_MAX} are the most", urls.len());
+            Err(invalid("urls", &text))
+        }
         (None, Some(urls)) => Ok((Vec::new(), urls.clone())),
         (None, None) => {
             let known = by_kind(name).map(|known| owned(known.command));

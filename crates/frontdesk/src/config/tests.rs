@@ -292,6 +292,7 @@ fn impossible_values_are_errors_that_say_what_to_do() {
             "by Frontdesk itself",
         ),
         ("[agents.x]\nurls=[]".to_owned(), "`urls` is empty"),
+        (many_urls(URLS_MAX + 1), ":2: agent `x`: `urls` has 65 addresses; 64 are the most"),
         ("[agents.x]\nurls=['http://h/']".to_owned(), "`http://h/` is no address"),
         ("[agents.x]\nurls=['ws:///p']".to_owned(), "is no address"),
         ("[agents.x]\nurls=['ws://a b/']".to_owned(), "is no address"),
@@ -333,6 +334,7 @@ fn impossible_values_are_errors_that_say_what_to_do() {
     }
     assert_eq!(good("idle_unload_s = 5\n[limits]\nidle_unload_s = 5").limits.idle_unload_s, 5);
     assert_eq!(good("[limits]\nidle_unload_s = 5").agents[0].idle_unload_s, 5);
+    assert_eq!(good(&many_urls(URLS_MAX)).agents[0].urls.len(), 64);
     let longest = "n".repeat(64);
     good(&format!("[agents.{longest}]\ncommand=['/x']"));
 }
@@ -472,4 +474,9 @@ fn an_agent_behind_addresses_has_no_limit_of_sessions_unless_the_file_has_one() 
     );
     assert_eq!(of("[agents.x]\ncommand=['/a']"), 1);
     assert_eq!(good("[agents.x]\nurls=['ws://h']").agent("x").unwrap().sessions_max(), usize::MAX);
+}
+
+fn many_urls(count: usize) -> String {
+    let urls: Vec<String> = (0..count).map(|at| format!("'ws://h:{}/'", at + 1)).collect();
+    format!("[agents.x]\nurls=[{}]", urls.join(","))
 }

@@ -120,8 +120,9 @@ impl Turn {
         }
         match script::parse(&prompt.text) {
             Some(steps) => steps.into_iter().try_for_each(|step| {
-                // A cancel that came a moment early is still the one that `late` waits for.
-                if !matches!(step, Step::Late { .. }) {
+                // A cancel that came a moment early is still the one that `late` waits for, and
+                // `hang` ignores.
+                if !matches!(step, Step::Late { .. } | Step::Hang) {
                     self.check()?;
                 }
                 self.act(step)

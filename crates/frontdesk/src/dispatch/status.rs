@@ -56,8 +56,15 @@ async fn ask_others(node: &Node, conn: &Conn, asked: &str) -> Facts {
     let askable = node.askable();
     let limit = Duration::from_millis(node.limits.probe_ms);
     let (words, ()) = tokio::join!(node.ask_all(&askable, asked, true), node.lists.settle(limit));
-    if let Own::Known(own, _) = own_facts(node, conn, asked) {
-        return *own;
+    if let Own::Known(own, others) = own_facts(node, conn, asked) {
+        // A list has told of it meanwhile, or it was opened here. Where its agent's urls may know more,
+        // what they have just said counts all the same.
+        if *others.native != *asked {
+            return *own;
+        }
+        let mut said = said(&askable, &words);
+        said.retain(|said| own.agent.as_deref() == Some(said.agent));
+        return with_words(*own, gather(&said));
     }
     let mut facts = with_words(Facts::default(), gather(&said(&askable, &words)));
     if facts.heard.is_none() {

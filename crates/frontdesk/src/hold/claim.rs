@@ -26,6 +26,9 @@ const LOCK_TRIES: u32 = 3;
 /// The same where the file says nothing: it is most likely about to be removed.
 const SILENT_TRIES: u32 = 12;
 
+/// How often the kernel's list of locks is read before a lock counts as not there.
+const LIST_LOOKS: u32 = 4;
+
 /// How a claim ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimOutcome {
@@ -199,15 +202,24 @@ impl Claims {
 pub fn look(folder: &Path, name: &str) -> Option<String> {
     let path = folder.join(file_name(name));
     let inode = fs::symlink_metadata(&path).ok()?.ino();
-    let is_held = locked_inodes().contains(&inode);
-    let file = is_held.then(|| File::open(&path).ok())??;
+    let file = is_locked(inode).then(|| File::open(&path).ok())??;
     read_info(&file).ok()
 }
 
-/// The files that somebody has locked, by inode, as the kernel lists them: trying the locks would get in
-/// the way of who wants one.
+/// The files that somebody has locked, by inode.
 #[must_use]
 pub fn locked_inodes() -> BTreeSet<u64> {
+    (0..LIST_LOOKS).flat_map(|_| listed_inodes()).collect()
+}
+
+fn is_locked(inode: u64) -> bool {
+    (0..LIST_LOOKS).any(|_| listed_inodes().contains(&inode))
+}
+
+/// What the kernel lists: trying the locks would get in the way of who wants one. It gives its list a
+/// page at a time, and where others unlock meanwhile it skips some of what is there; so one look that
+/// does not find a lock proves nothing.
+fn listed_inodes() -> BTreeSet<u64> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let inode = |line: &str| {
         // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END

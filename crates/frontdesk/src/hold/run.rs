@@ -280,6 +280,11 @@ impl Holder {
 
     fn is_finished(&self, now: Instant) -> bool {
         let Phase::Gone { since } = self.phase else { return false };
+        let is_alone = self.conns.iter().all(Option::is_none);
+        if is_alone && !self.spec.run_dir.join(SOCKET_FILE).exists() {
+            // Nobody can come any more.
+            return true;
+        }
         let all_told = self.conns.iter().flatten().all(Conn::has_told_all);
         if self.is_dismissed {
             return all_told || now >= since + Duration::from_millis(FAREWELL_MS);

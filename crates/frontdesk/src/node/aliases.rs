@@ -190,6 +190,8 @@ impl Node {
             claimed.map_err(StartFailure::Ours)?;
             let input = Input::Record { kind: Kind::Metadata, data: news.to_string() };
             lane.send(LaneMsg::Input(input)).await;
+            // A later daemon has to know by which id its agent was asked.
+            self.wait_written(lane).await?;
         }
         let native = view.native.as_deref().unwrap_or_default();
         instance.also_known(native, view.aliases.iter().map(String::as_str));

@@ -198,8 +198,12 @@ impl Node {
         let conn = bearing.conn.clone();
         match self.make(bearing, instance, &birth, key, origin) {
             Ok((journal, born, copy)) => {
-                // Before the first record, so that a later daemon finds whatever there is.
-                if let Err(error) = instance.enlist(&birth.native, key, journal.path()).await {
+                // Before the first record, so that a later daemon finds whatever there is; up to here
+                // it reads the answer again.
+                let enlisted = instance.enlist(&birth.native, key, journal.path()).await;
+                instance.dealt_with(birth.number).await;
+                instance.handled(&birth.done, birth.ack);
+                if let Err(error) = enlisted {
                     self.directory.forget(key);
                     instance.unroute(&birth.native);
                     return Err(error);
@@ -224,6 +228,8 @@ impl Node {
                 Ok(Newborn { key, is_answered, is_ready })
             }
             Err(error) => {
+                instance.dealt_with(birth.number).await;
+                instance.handled(&birth.done, birth.ack);
                 instance.unroute(&birth.native);
                 Err(error)
             }
@@ -338,7 +344,7 @@ pub(super) fn facts(instance: &Instance, epoch: u64) -> AgentFacts {
     }
 }
 
-fn unwritten() -> WireError {
+pub(super) fn unwritten() -> WireError {
     WireError::new(Code::Storage, "the session's journal could not be written")
 }
 

@@ -4,34 +4,37 @@
 //! First each holder is looked at ([`survey`]); what cannot be carried on is ended and proven gone
 //! before anything else. Then the log is opened, and each instance is taken up: the sessions its
 //! ledger names are read, their lanes begin live, what was decided and not sent is sent, and only
-//! then its output is read, from the first byte that was not acknowledged.
+//! then its output is read, from the first byte that was not acknowledged. What was being closed
+//! is closed again; what was being opened waits for its answer ([`opening`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+mod opening;
+mod orphans;
+mod sort;
+
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use frontdesk_core::fold::View;
 use frontdesk_core::ids::{InstanceId, Key, is_path_safe};
-use frontdesk_core::session::{Carry as Parts, Ends, SentRequest};
+use frontdesk_core::session::{Asked, Carry as Parts, CloseWhy, SentRequest};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Node;
 use super::birth::facts;
 use super::directory::Row;
-use super::recover::from_snapshot;
+use super::recover::close_unloaded;
 use crate::agent::facts::Facts;
 use crate::agent::instance::{Before, Instance, Parts as InstanceParts};
 use crate::agent::ledger::{self, Balance, Here, Ledger};
 use crate::agent::link::{self, LinkReceiver, Met};
 use crate::agent::proc::{self, EndError};
 use crate::config::{AgentConfig, Config};
-use crate::log::{LogError, Reader};
 use crate::paths::Paths;
 use crate::session::{Carry, LaneHandle, LaneMsg, Start};
-
-/// Bytes read from a journal at a time.
-const BATCH_BYTES: usize = 1 << 20;
+use opening::Opening;
+use orphans::Orphans;
+use sort::{Found, Going, Sorted, sort};
 
 /// How long a start waits until the sessions of an agent that died with its daemon are seen as lost.
 const END_SEEN: Duration = Duration::from_secs(2);
@@ -59,6 +62,23 @@ impl Candidate {
     }
 }
 
+/// What was found of an earlier daemon.
+#[derive(Debug, Default)]
+pub struct Surveyed {
+    /// Instances that can be carried on.
+    pub candidates: Vec<Candidate>,
+    /// Sessions that were being unloaded at instances that are gone, or will be before this is used.
+    unloaded: Vec<Unloaded>,
+}
+
+/// A session that was being unloaded.
+#[derive(Debug)]
+struct Unloaded {
+    instance: String,
+    journal: PathBuf,
+    why: CloseWhy,
+}
+
 /// What was taken up.
 #[derive(Debug, Default)]
 pub struct TakenUp {
@@ -75,25 +95,8 @@ pub struct Unread {
     receiver: LinkReceiver,
     claims: Vec<(Box<str>, Key)>,
     let_go: Vec<Box<str>>,
-}
-
-/// A session of an instance, as its journal tells of it.
-struct Found {
-    native: Box<str>,
-    here: Here,
-    view: View,
-    bytes: u64,
-    ends: Ends,
-}
-
-/// What becomes of the sessions that an instance's ledger names.
-#[derive(Default)]
-struct Sorted {
-    carried: Vec<Found>,
-    /// The agent may have them, and nobody can tell.
-    doubtful: Vec<Box<str>>,
-    /// The agent has let them go; their claims may not have been freed yet.
-    let_go: Vec<Box<str>>,
+    openings: Vec<Opening>,
+    orphans: Orphans,
 }
 
 /// Looks at each holder below `run/instances`, all at once. Changes nothing. Gives those that can be
@@ -101,7 +104,7 @@ struct Sorted {
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Vec<Candidate>> {
+pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Surveyed> {
     let config = Arc::new(config.clone());
     let mut looks = Vec::new();
     for entry in std::fs::read_dir(paths.instances())? {
@@ -125,7 +128,31 @@ pub async fn survey(paths: &Paths, config: &Config) -> std::io::Result<Vec<Candi
             }
         }
     }
-    Ok(candidates)
+    let carried: BTreeSet<String> = candidates.iter().map(Candidate::name).collect();
+    let unloaded = unloaded(paths, &carried)?;
+    Ok(Surveyed { candidates, unloaded })
+}
+
+/// What ledgers of instances that are not carried on tell of unloading; those that cannot be read tell
+/// nothing.
+fn unloaded(paths: &Paths, carried: &BTreeSet<String>) -> std::io::Result<Vec<Unloaded>> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(paths.spools())? {
+        let data_dir = entry?.path();
+        let name = data_dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some(balance) =
+            ledger::read(&data_dir, u64::MAX).ok().filter(|_| !carried.contains(name))
+        else {
+            continue;
+        };
+        for (native, why) in balance.closing {
+            if let Some(Here { journal, .. }) = balance.here.get(&native) {
+                let (instance, journal) = (name.to_owned(), journal.clone());
+                all.push(Unloaded { instance, journal, why });
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Why a holder cannot be carried on is one plain sentence, for the log.
@@ -166,8 +193,15 @@ impl Node {
     ///
     /// # Errors
     /// If the end of an instance that cannot be carried on is not proven.
-    pub async fn take_up(self: &Arc<Self>, found: Vec<Candidate>) -> Result<TakenUp, EndError> {
-        let tasks: Vec<_> = found
+    pub async fn take_up(self: &Arc<Self>, found: Surveyed) -> Result<TakenUp, EndError> {
+        let Surveyed { candidates, unloaded } = found;
+        let node = self.clone();
+        let recorded = tokio::task::spawn_blocking(move || {
+            for Unloaded { instance, journal, why } in unloaded {
+                close_unloaded(&node.log, &journal, &instance, why);
+            }
+        });
+        let tasks: Vec<_> = candidates
             .into_iter()
             .map(|candidate| {
                 let (node, run_dir) = (self.clone(), candidate.run_dir.clone());
@@ -190,6 +224,9 @@ impl Node {
                 }
             }
         }
+        if let Err(error) = recorded.await {
+            tracing::error!(%error, "failed to record what was being unloaded");
+        }
         Ok(taken)
     }
 
@@ -197,8 +234,9 @@ impl Node {
     /// may name other sessions. Waits for what is on its way from agents that are dead already.
     pub async fn read_on(self: &Arc<Self>, unread: Vec<Unread>) {
         let mut dead = Vec::new();
-        for Unread { instance, receiver, claims, let_go } in unread {
+        for Unread { instance, receiver, claims, let_go, openings, orphans } in unread {
             self.read_instance(&instance, receiver);
+            self.settle(&instance, openings, orphans);
             self.renew_claims(&instance, claims, let_go);
             if !instance.first_process_lives() {
                 dead.push(instance);
@@ -260,8 +298,16 @@ impl Node {
         sorted: Sorted,
     ) -> Option<Unread> {
         let Candidate { id, run_dir, data_dir, facts, mut balance, met } = candidate;
-        let Sorted { carried, doubtful, let_go } = sorted;
+        let Sorted { carried, doubtful, let_go, orphans } = sorted;
         let wanted = wanted_requests(&balance, &carried);
+        let births = orphans::births(&balance);
+        let openings = carried.iter().filter_map(Found::opening);
+        let awaited: BTreeSet<u64> = wanted
+            .iter()
+            .copied()
+            .chain(openings)
+            .chain(births.iter().map(|(number, _)| *number))
+            .collect();
         let mut ledger = match Ledger::resume(&data_dir, &balance, met.hello.last_input) {
             Ok(ledger) => ledger,
             Err(error) => {
@@ -269,14 +315,18 @@ impl Node {
                 return None;
             }
         };
-        for request in balance.requests.iter().filter(|sent| !wanted.contains(&sent.number)) {
+        for request in balance.requests.iter().filter(|sent| !awaited.contains(&sent.number)) {
             // Whoever asked is gone, and nothing of it is to be learned.
             if let Err(error) = ledger.done(request.number) {
                 tracing::warn!(instance = %id, %error, "failed to write the ledger");
             }
         }
-        let unwanted: BTreeSet<u64> =
-            balance.requests.iter().map(|it| it.number).filter(|it| !wanted.contains(it)).collect();
+        let unwanted: BTreeSet<u64> = balance
+            .requests
+            .iter()
+            .map(|it| it.number)
+            .filter(|it| !awaited.contains(it))
+            .collect();
         balance.unaccepted.retain(|(number, _)| !unwanted.contains(number));
         balance.acknowledge(met.hello.out_start);
         let link = met.attach();
@@ -315,9 +365,19 @@ impl Node {
         }
         let claims: Vec<(Box<str>, Key)> =
             carried.iter().map(|found| (found.native.clone(), found.here.key)).collect();
-        let mut begun = Vec::new();
+        let orphans = Orphans::new(&instance, orphans, births);
+        // All are known before one of them is unloaded: the last one to go ends the instance.
+        let mut routed = Vec::new();
+        let mut openings = Vec::new();
         for found in carried {
-            begun.push(self.begin_lane(&instance, found, &balance, &wanted));
+            let (lane, rx) = LaneHandle::new(found.here.key, self.limits.lane_messages);
+            instance.route(&found.native, &lane);
+            openings.extend(Opening::of(&instance, &found, &balance, &lane));
+            routed.push((found, lane, rx));
+        }
+        let mut begun = Vec::new();
+        for (found, lane, rx) in routed {
+            begun.push(self.begin_lane(&instance, found, (lane, rx), &balance, &wanted));
         }
         let until = tokio::time::Instant::now() + DECIDED_DONE;
         for ready in begun {
@@ -327,17 +387,18 @@ impl Node {
             }
         }
         tracing::info!(instance = %instance.id, pid, sessions = claims.len(), "carries an instance on");
-        Some(Unread { instance, receiver, claims, let_go })
+        Some(Unread { instance, receiver, claims, let_go, openings, orphans })
     }
 
     fn begin_lane(
         self: &Arc<Self>,
         instance: &Arc<Instance>,
         found: Found,
+        (lane, rx): (LaneHandle, mpsc::Receiver<LaneMsg>),
         balance: &Balance,
         wanted: &BTreeSet<u64>,
     ) -> oneshot::Receiver<()> {
-        let Found { native, here, view, bytes, ends } = found;
+        let Found { native, here, view, bytes, ends, how } = found;
         let facts = facts(instance, view.epoch);
         let requests = balance
             .requests
@@ -363,11 +424,16 @@ impl Node {
             owed,
             answered: balance.settled.clone(),
             cancelled: balance.cancelled.get(&native).copied(),
+            closing: match how {
+                Going::Closing(why) => Some(why),
+                Going::Live | Going::Opening(_) => None,
+            },
+            opening: match how {
+                Going::Opening(_) => Some(Asked { may_have: balance.kept.contains(&native) }),
+                Going::Live | Going::Closing(_) => None,
+            },
         };
         self.directory.insert(Row::cold(here.key, view.clone(), here.journal.clone(), bytes));
-        let (lane, rx): (_, mpsc::Receiver<LaneMsg>) =
-            LaneHandle::new(here.key, self.limits.lane_messages);
-        instance.route(&native, &lane);
         let (ready, is_ready) = oneshot::channel();
         let instance = instance.clone();
         let carry = Carry { path: here.journal, view, parts, instance, ready };
@@ -400,73 +466,6 @@ impl Node {
     }
 }
 
-/// Reads the sessions that an instance's ledger names, and tells those that it has for sure from
-/// those that it may have.
-async fn sort(candidate: &Candidate, children_max: usize) -> Sorted {
-    let mut sorted = Sorted::default();
-    let owed: BTreeMap<Box<str>, BTreeSet<Box<str>>> =
-        candidate.balance.owed.iter().fold(BTreeMap::new(), |mut all, owed| {
-            all.entry(owed.session.clone()).or_default().insert(owed.hop.clone());
-            all
-        });
-    for (native, here) in &candidate.balance.here {
-        let owed = owed.get(native).cloned().unwrap_or_default();
-        let ends = Ends::new(&candidate.id.0, owed, children_max);
-        let path = here.journal.clone();
-        let read = tokio::task::spawn_blocking(move || read(&path, ends)).await;
-        let read = read.map_err(|error| error.to_string());
-        let (view, ends, bytes) = match read.and_then(|it| it.map_err(|error| error.to_string())) {
-            Ok(read) => read,
-            Err(error) => {
-                tracing::warn!(session = %here.key, error, "failed to read the journal of a session to carry on");
-                sorted.doubtful.push(native.clone());
-                continue;
-            }
-        };
-        let is_here = view.loaded_by.as_deref() == Some(&*candidate.id.0) && !view.deleted;
-        if !is_here {
-            // Whoever was being opened may be open by now, whatever its journal says.
-            let has_left = candidate.balance.let_go.contains(native);
-            let list = if has_left { &mut sorted.let_go } else { &mut sorted.doubtful };
-            list.push(native.clone());
-            continue;
-        }
-        let is_sure = ends.is_loaded()
-            && view.native.as_deref() == Some(&**native)
-            && !candidate.balance.closing.contains(native);
-        if is_sure {
-            let (native, here) = (native.clone(), here.clone());
-            sorted.carried.push(Found { native, here, view, bytes, ends });
-        } else {
-            sorted.doubtful.push(native.clone());
-        }
-    }
-    sorted
-}
-
-fn read(path: &Path, mut ends: Ends) -> Result<(View, Ends, u64), LogError> {
-    // A snapshot from before the session was loaded hides nothing that is open now.
-    let snapshot = from_snapshot(path).filter(|(view, _)| {
-        view.loaded_by.is_none() && view.open_turn.is_none() && view.queued_turns.is_empty()
-    });
-    let (mut view, mut reader) = match snapshot {
-        Some(found) => found,
-        None => (View::default(), Reader::open(path)?),
-    };
-    loop {
-        let batch = reader.read_batch(BATCH_BYTES)?;
-        if batch.is_empty() {
-            // A whole last line that lacks only its line end counts.
-            let last = reader.finish();
-            view.extend(&last);
-            ends.extend(&last);
-            return Ok((view, ends, reader.offset()));
-        }
-        view.extend(&batch);
-        ends.extend(&batch);
-    }
-}
-
 /// Requests whose answers a carried session still makes something of.
 fn wanted_requests(balance: &Balance, carried: &[Found]) -> BTreeSet<u64> {
     let is_carried = |native: &str| carried.iter().any(|found| *found.native == *native);
@@ -474,7 +473,7 @@ fn wanted_requests(balance: &Balance, carried: &[Found]) -> BTreeSet<u64> {
         .requests
         .iter()
         .filter(|sent| !sent.client.is_empty() && is_carried(&sent.session))
-        // A fork's answer names a session that nobody here waits for.
+        // A fork's answer names another session, see `orphans`.
         .filter(|sent| &*sent.method != "session/fork");
     wanted.map(|sent| sent.number).collect()
 }

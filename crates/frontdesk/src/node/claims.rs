@@ -79,7 +79,7 @@ impl Node {
             Ok(ClaimOutcome::Held(text)) => {
                 let holder: Value = serde_json::from_str(&text).unwrap_or_default();
                 let message = format!(
-                    "another Frontdesk holds this session: pid {}, socket {}, since {}; join it there, or close it there first",
+                    "another Frontdesk holds this session: pid {}, socket {}, since {}; join it there, close it there, or take it: `frontdesk take {key}`",
                     holder["pid"], holder["socket"], holder["since"]
                 );
                 Err(WireError::new(Code::HeldElsewhere, message)

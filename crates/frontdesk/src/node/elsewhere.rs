@@ -1,6 +1,7 @@
 //! Another home of this user on this machine: who holds a session there, and asking its daemon to
 //! let it go. Only ever over its socket, which its claim file names; no process there is signalled.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -60,17 +61,16 @@ impl Holder {
         })
     }
 
-    /// It holds the session and will not let go: why, and what a person may do about it.
+    /// It holds the session and has not let go: why, and what a person may do about it.
     fn refusal(&self, asked: &str, why: &str, advice: &str) -> WireError {
-        let text =
-            format!("another home holds this session, and {why}; nothing was changed. {advice}");
+        let text = format!("another home holds this session, and {why}. {advice}");
         WireError::new(Code::HeldElsewhere, text)
             .with_data(json!({ "sessionId": asked, "holder": self.to_json() }))
     }
 
     fn is_gone(&self, asked: &str) -> WireError {
         let why = format!(
-            "its daemon (pid {}) is gone while a process that it left keeps the agent",
+            "its daemon (pid {}) is gone while a process that it left keeps the agent; nothing was changed",
             self.pid
         );
         let advice = format!(
@@ -84,7 +84,7 @@ impl Holder {
     fn is_silent(&self, asked: &str) -> WireError {
         let (pid, stopped) = (self.pid, matches!(self.state(), Some(b'T' | b't')));
         let why = if stopped { "is stopped" } else { "does not answer" };
-        let why = format!("its daemon (pid {pid}) {why}");
+        let why = format!("its daemon (pid {pid}) {why}; nothing was changed");
         let advice = if stopped {
             format!("Let it go on and take again: `kill -CONT {pid}`")
         } else {
@@ -93,6 +93,16 @@ impl Holder {
                 self.command("stop --all")
             )
         };
+        self.refusal(asked, &why, &advice)
+    }
+
+    /// It has been told, and what comes of it nobody knows.
+    fn has_not_answered(&self, asked: &str) -> WireError {
+        let why = format!(
+            "its daemon (pid {}) was asked and has not answered: it may let it go yet",
+            self.pid
+        );
+        let advice = format!("See who has it, `frontdesk who {asked}`, and take again");
         self.refusal(asked, &why, &advice)
     }
 }
@@ -118,7 +128,8 @@ impl Node {
     /// its agent told, its claim given back.
     ///
     /// # Errors
-    /// `-31005` if that daemon is gone or silent: then nothing was changed; or its own error.
+    /// `-31005` if that daemon is gone or silent, and nothing was changed; if it was asked and has not
+    /// answered; or with its own reason.
     pub async fn ask_to_release(&self, holder: &Holder, asked: &str) -> Result<Value, WireError> {
         if holder.state().is_none() {
             return Err(holder.is_gone(asked));
@@ -128,7 +139,9 @@ impl Node {
             Ok(Ok(peer)) => peer,
             Ok(Err(error)) => {
                 tracing::warn!(pid = holder.pid, %error, "failed to reach the daemon of another home");
-                return Err(if holder.state().is_none() {
+                // Where nobody listens any more its number is another process's by now.
+                let is_refused = error.kind() == ErrorKind::ConnectionRefused;
+                return Err(if is_refused || holder.state().is_none() {
                     holder.is_gone(asked)
                 } else {
                     holder.is_silent(asked)
@@ -142,9 +155,9 @@ impl Node {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
                 tracing::warn!(pid = holder.pid, %error, "failed to ask the daemon of another home");
-                return Err(holder.is_silent(asked));
+                return Err(holder.has_not_answered(asked));
             }
-            Err(_) => return Err(holder.is_silent(asked)),
+            Err(_) => return Err(holder.has_not_answered(asked)),
         };
         if let Some(error) = answer.get("error") {
             let why = format!(
@@ -194,7 +207,7 @@ impl Peer {
             let mut line = Vec::new();
             let read = (&mut self.reader).take(LINE_BYTES).read_until(b'\n', &mut line).await?;
             if read == 0 || line.last() != Some(&b'\n') {
-                return Err(std::io::ErrorKind::UnexpectedEof.into());
+                return Err(ErrorKind::UnexpectedEof.into());
             }
             let value: Value = serde_json::from_slice(&line).unwrap_or_default();
             if value["id"] == json!(id) && value.get("method").is_none() {

@@ -224,6 +224,7 @@ impl Node {
                 lock(&node.instances).remove(&instance.id);
             }
             node.count_dropped(&instance);
+            instance.until_closed().await;
             node.remove_spool(&instance.data_dir);
         });
     }
@@ -320,15 +321,15 @@ impl Node {
         why: CloseWhy,
     ) -> bool {
         let alone = instance.sessions() <= 1 && instance.url.is_none();
-        let polite = instance.abilities().close && !matches!(why, CloseWhy::Stuck);
+        let polite = !matches!(why, CloseWhy::Stuck);
         let mut let_go = false;
-        if polite && instance.has_ended().is_none() {
-            let params = json!({ "sessionId": native }).to_string();
-            let answer = instance.call("session/close", &params, self.limits.agent_close_ms).await;
-            let_go = answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session))
-                && !instance.owes_opening(native);
+        if polite {
+            // Before it is told: what it still has to open it may open behind that.
+            let owes = instance.owes_opening(native);
+            let_go = self.ask_to_close(instance, native).await && !owes;
         }
         instance.unroute(native);
+        instance.until_heard(Duration::from_millis(self.limits.agent_close_ms)).await;
         let taken = why == CloseWhy::Take
             && !let_go
             && instance.url.is_none()
@@ -355,6 +356,16 @@ impl Node {
         }
         instance.keep(native).await;
         false
+    }
+
+    /// Asks an agent that can to close a session. Whether it says that it does not have it any more.
+    pub async fn ask_to_close(&self, instance: &Instance, native: &str) -> bool {
+        if !instance.abilities().close || instance.has_ended().is_some() {
+            return false;
+        }
+        let params = json!({ "sessionId": native }).to_string();
+        let answer = instance.call("session/close", &params, self.limits.agent_close_ms).await;
+        answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session))
     }
 
     /// The instance at a place, unless it is proven gone; of an address the connection that is up.

@@ -22,13 +22,15 @@ impl Node {
     pub fn learn(&self, agent: &AgentConfig, quirk: &'static str) {
         let is_denied = agent.quirk_changes.iter().any(|(name, has)| name == quirk && !has);
         let name = greeting_name(agent);
-        if is_denied || !lock(&self.learned).entry(name.clone()).or_default().insert(quirk.into()) {
+        // Held until it is written, so that of two agents that show one at once neither is forgotten.
+        let mut learned = lock(&self.learned);
+        if is_denied || !learned.entry(name.clone()).or_default().insert(quirk.into()) {
             return;
         }
         tracing::warn!(agent = %agent.name, quirk, "an agent has shown a quirk; it is kept in mind");
         let path = self.paths.data.join("learned.json");
         let mut all = read_json(&path);
-        all[&name] = json!(lock(&self.learned).get(&name));
+        all[&name] = json!(learned.get(&name));
         if let Err(error) = write_atomic(&path, all.to_string().as_bytes()) {
             tracing::warn!(path = %path.display(), %error, "failed to keep what was learned of an agent");
         }

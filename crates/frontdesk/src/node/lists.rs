@@ -19,7 +19,7 @@ use super::Node;
 use super::aliases::Known;
 use super::directory::Row;
 use crate::agent::instance::Instance;
-use crate::config::AgentConfig;
+use crate::config::{AgentConfig, URLS_MAX};
 use crate::conn::Conn;
 use crate::lock::lock;
 use crate::log::LogError;
@@ -30,7 +30,7 @@ const LISTED_LATE: SignedDuration = SignedDuration::from_secs(2);
 /// Sessions of one agent whose url is remembered.
 const LISTED_MAX: usize = 1 << 18;
 
-/// Urls, as bits in their order, by session.
+/// Urls, as bits in their order, by session; there are at most [`URLS_MAX`].
 type Holders = HashMap<Box<str>, u64>;
 
 /// When each agent's list was read last, and by whom it is being read.
@@ -80,7 +80,7 @@ impl Lists {
     pub fn is_at(&self, agent: &str, native: &str, at: usize) -> Option<bool> {
         let urls = lock(&self.urls);
         let bits = urls.get(agent)?.1.get(native)?;
-        Some(at < 64 && bits & (1 << at) != 0)
+        Some(at < URLS_MAX && bits & (1 << at) != 0)
     }
 
     /// Whether an agent's list was read in this daemon's life.
@@ -443,13 +443,13 @@ impl Node {
 /// Rows of several lists, each session once: the row that was changed last. And which of the lists
 /// have a session that not all of them have.
 fn merge(lists: Vec<Vec<Value>>) -> (Vec<Value>, Holders) {
-    let all: u64 = (0..lists.len().min(64)).fold(0, |bits, at| bits | (1 << at));
+    let all: u64 = (0..lists.len().min(URLS_MAX)).fold(0, |bits, at| bits | (1 << at));
     let mut rows: Vec<Value> = Vec::new();
     let mut found: HashMap<Box<str>, (usize, u64)> = HashMap::new();
     let changed =
         |row: &Value| row["updatedAt"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
     for (at, list) in lists.into_iter().enumerate() {
-        let bit = if at < 64 { 1 << at } else { 0 };
+        let bit = if at < URLS_MAX { 1 << at } else { 0 };
         for row in list {
             let Some(native) = row["sessionId"].as_str().map(Box::from) else { continue };
             match found.entry(native) {

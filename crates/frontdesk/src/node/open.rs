@@ -23,11 +23,12 @@ use frontdesk_core::render::stored_params;
 use frontdesk_core::route::{Plan, plan};
 use frontdesk_core::session::{AgentFacts, How, Input, OpenMode, StartFailure};
 use serde_json::{Map, Value, json};
+use tokio::sync::oneshot;
 
 use super::Node;
-use super::birth::facts;
+use super::birth::{facts, unwritten};
 use super::listed::Look;
-use crate::agent::instance::Instance;
+use crate::agent::instance::{Instance, Opened};
 use crate::config::AgentConfig;
 use crate::conn::Conn;
 use crate::log::{LogError, Reader};
@@ -57,32 +58,46 @@ pub struct OpenRequest {
     pub at: Option<Place>,
 }
 
+/// How an opening went.
+pub(super) type Outcome = Result<String, Failed>;
+
+/// How an opening went, with the agent's answer where there was one.
+type Tried = (Outcome, Option<Opened>);
+
 /// Why a session was not opened.
 #[derive(Debug)]
-struct Failed {
+pub(super) struct Failed {
     failure: StartFailure,
     /// The agent was asked, and may open it yet.
     doubt: bool,
 }
 
-impl From<StartFailure> for Failed {
-    fn from(failure: StartFailure) -> Self {
-        Self { failure, doubt: false }
-    }
+/// Tells a lane how the opening of its session went. The agent's answer is dealt with when the lane
+/// has recorded that.
+pub(super) async fn tell(lane: &LaneHandle, outcome: Outcome, heard: Option<Opened>) {
+    let input = match outcome {
+        Ok(result) => Input::Started { result },
+        Err(Failed { failure, doubt }) => Input::StartFailed { failure, doubt },
+    };
+    let message = match heard {
+        Some(Opened { number, ack, done, .. }) => LaneMsg::Answered { number, input, ack, done },
+        None => LaneMsg::Input(input),
+    };
+    lane.send(message).await;
 }
 
 impl Node {
     /// Has an instance load or resume the session and tells the lane how that went.
     pub async fn open_session(self: Arc<Self>, request: OpenRequest) {
         let lane = request.lane.clone();
-        let outcome = match self.try_open(&request).await {
-            Ok(result) => Input::Started { result },
-            Err(Failed { failure, doubt }) => Input::StartFailed { failure, doubt },
+        let (outcome, heard) = match self.try_open(&request).await {
+            Ok(tried) => tried,
+            Err(failure) => (Err(Failed { failure, doubt: false }), None),
         };
-        lane.send(LaneMsg::Input(outcome)).await;
+        tell(&lane, outcome, heard).await;
     }
 
-    async fn try_open(self: &Arc<Self>, request: &OpenRequest) -> Result<String, Failed> {
+    async fn try_open(self: &Arc<Self>, request: &OpenRequest) -> Result<Tried, StartFailure> {
         let view = &request.view;
         let native = view.native.clone().unwrap_or_default();
         let agent = self.agent(&view.agent).ok_or_else(|| {
@@ -95,14 +110,49 @@ impl Node {
         if let Some(greeted) = self.greeted(&agent)
             && !greeted.abilities.can_reopen()
         {
-            return Err(StartFailure::CannotReturn.into());
+            return Err(StartFailure::CannotReturn);
         }
         self.wait_for_previous(request).await?;
         self.not_under_one_id(request.lane.key(), view)?;
         let params = self.open_params(request, &native)?;
         let (instance, kept) = self.place_for(request, &agent, &native).await?;
-        let outcome = self.open_at(request, &instance, &params, kept).await;
+        let (outcome, heard) = match self.open_at(request, &instance, &params, kept).await {
+            Ok((opened, by_load)) => {
+                (self.judged(&instance, &native, &opened.frame, by_load).await, Some(opened))
+            }
+            Err(failure) => (Err(failure), None),
+        };
         instance.unreserve();
+        let conn = request.conn.as_ref();
+        Ok((self.settle_opening(&instance, &native, kept, conn, outcome).await, heard))
+    }
+
+    /// What an agent's answer to a request to open a session comes to.
+    pub(super) async fn judged(
+        &self,
+        instance: &Arc<Instance>,
+        native: &str,
+        frame: &Frame,
+        by_load: bool,
+    ) -> Result<String, StartFailure> {
+        match frame.error() {
+            Some(error) => Err(self.refused(instance, native, error).await),
+            // It has opened another session: this one it does not have.
+            None if is_other(instance, frame, native) => Err(StartFailure::Gone),
+            None => self.proven(instance, native, frame, by_load).await,
+        }
+    }
+
+    /// What follows for the instance from how an opening went there; `kept` if its agent may have had
+    /// the session before.
+    pub(super) async fn settle_opening(
+        self: &Arc<Self>,
+        instance: &Arc<Instance>,
+        native: &str,
+        kept: bool,
+        conn: Option<&Arc<Conn>>,
+        outcome: Result<String, StartFailure>,
+    ) -> Outcome {
         let ours = match &outcome {
             Err(StartFailure::Ours(error)) => Some(error.code),
             _ => None,
@@ -110,22 +160,22 @@ impl Node {
         let silent = ours == Some(Code::AgentTimeout);
         // An answer that was too long came after all: it has it.
         let doubt = silent || ours == Some(Code::FrameTooLarge);
-        if outcome.is_err() {
-            instance.unroute(&native);
-            if silent {
-                instance.note_unanswered(&native);
-            }
+        if outcome.is_ok() {
+            // Not before: it may have it all the while.
+            instance.keep_no_more(native).await;
+        } else {
+            instance.unroute(native);
             let is_gone = matches!(outcome, Err(StartFailure::Gone));
-            if doubt || (kept && (!is_gone || instance.owes_opening(&native))) {
+            if doubt || (kept && (!is_gone || instance.owes_opening(native))) {
                 // It may open it yet, or has it as before.
-                instance.keep(&native).await;
+                instance.keep(native).await;
             } else {
-                self.release_claims(&instance, &native).await;
+                self.give_back(instance, native).await;
             }
-            match &request.conn {
-                _ if silent => self.end_silent(&instance),
-                Some(conn) => self.set_aside(instance, conn),
-                None => self.retire(&instance),
+            match conn {
+                _ if silent => self.end_silent(instance),
+                Some(conn) => self.set_aside(instance.clone(), conn),
+                None => self.retire(instance),
             }
         }
         outcome.map_err(|failure| Failed { failure, doubt })
@@ -198,7 +248,7 @@ impl Node {
         instance: &Arc<Instance>,
         params: &str,
         kept: bool,
-    ) -> Result<String, StartFailure> {
+    ) -> Result<(Opened, bool), StartFailure> {
         let mut view = request.view.clone();
         let native = request.view.native.as_deref().unwrap_or_default();
         let abilities = instance.abilities();
@@ -229,28 +279,36 @@ impl Node {
             mode => mode,
         };
         instance.route(native, &request.lane);
-        instance.keep_no_more(native).await;
         let facts = AgentFacts { can_return: true, ..facts(instance, view.epoch + 1) };
         let opening = Input::Opening { facts, mode };
         request.lane.send(LaneMsg::Opening { instance: instance.clone(), input: opening }).await;
-        let frame = instance
-            .call(method, params, self.limits.agent_open_ms)
-            .await
-            .map_err(StartFailure::Ours)?;
+        if instance.url.is_some() {
+            self.wait_written(&request.lane).await?;
+        }
+        let opened = instance.call_opening(method, params, native).await;
+        let opened = opened.map_err(StartFailure::Ours)?;
         let by_load = method == "session/load";
-        match frame.error() {
-            Some(error) => Err(self.refused(instance, native, error).await),
-            None => {
-                if let Some(other) = other_session(&frame, &view) {
-                    self.let_go_of_other(instance, &other).await;
-                    // Its load may give what its resume did not; it is asked once more.
-                    if !by_load && abilities.load {
-                        return Box::pin(self.open_at(request, instance, params, kept)).await;
-                    }
-                    return Err(StartFailure::Gone);
-                }
-                self.proven(instance, native, &frame, by_load).await
+        if is_other(instance, &opened.frame, native) {
+            let other = opened.frame.session_id().unwrap_or_default();
+            self.let_go_of_other(instance, &other).await;
+            // Its load may give what its resume did not; it is asked once more.
+            if !by_load && abilities.load {
+                instance.dealt_with(opened.number).await;
+                return Box::pin(self.open_at(request, instance, params, kept)).await;
             }
+        }
+        Ok((opened, by_load))
+    }
+
+    /// Waits until what a lane was told is on the disk. Behind a url there is no ledger that outlives this
+    /// daemon: a later one knows from the journal alone whom it has asked.
+    pub(super) async fn wait_written(&self, lane: &LaneHandle) -> Result<(), StartFailure> {
+        let (done, is_done) = oneshot::channel();
+        lane.send(LaneMsg::Durable { inputs: Vec::new(), done }).await;
+        let limit = Duration::from_millis(self.limits.agent_open_ms);
+        match tokio::time::timeout(limit, is_done).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(StartFailure::Ours(unwritten())),
         }
     }
 
@@ -381,13 +439,14 @@ impl Node {
     }
 }
 
-/// The id of another session in an answer that opened one. Where its agent says that both are one
-/// conversation it is none.
-fn other_session(frame: &Frame, view: &View) -> Option<String> {
-    let other = frame.session_id().filter(|id| !view.is_called(id))?;
+/// Whether an agent has said yes to opening a session and named another one. Where it says that both
+/// are one conversation it has not.
+fn is_other(instance: &Instance, frame: &Frame, native: &str) -> bool {
+    let Some(named) = frame.session_id().filter(|_| frame.error().is_none()) else { return false };
+    let known = instance.names_of(native);
     let result = frame.result().and_then(|text| serde_json::from_str(text).ok());
     let told = result.map(|result: Value| told(&result)).unwrap_or_default();
-    (!told.iter().any(|id| view.is_called(id))).then(|| other.into_owned())
+    !known.contains(&*named) && !told.iter().any(|id| known.contains(id))
 }
 
 /// The user texts of the turns in a journal, in order: prompts sent here and imported messages.

@@ -197,18 +197,28 @@ impl Node {
         let probes = self.probes.clone();
         let id = id.to_owned();
         tokio::spawn(async move {
-            let limit = Duration::from_millis(limits.probe_ms);
+            let until = tokio::time::Instant::now() + Duration::from_millis(limits.probe_ms);
+            // It waits while too many about other ids are under way there.
+            let turn = tokio::time::timeout_at(until, instance.probes.acquire()).await;
             let probe = probe(&instance, &id);
             tokio::pin!(probe);
-            let word = tokio::time::timeout(limit, &mut probe).await.ok();
+            let word = match turn {
+                Ok(Ok(_)) => tokio::time::timeout_at(until, &mut probe).await.ok(),
+                // Nobody waits for it any more, so it is not asked at all.
+                Ok(Err(_)) | Err(_) => Some(Word::Nothing),
+            };
             // Whoever comes from here on asks anew.
             lock(&probes.open).remove(&key);
             told.send_replace(Some(word.unwrap_or(Word::Nothing)));
-            if word.is_none() && instance.is_silent(limits.probe_ms / 2) {
+            if word.is_none() {
                 // It keeps its place among the questions there, so that one that hangs gets no more
                 // and more of them.
-                let rest = Duration::from_millis(limits.agent_open_ms);
-                let _ = tokio::time::timeout(rest, probe).await;
+                while instance.is_silent(limits.probe_ms / 2) {
+                    let rest = Duration::from_millis(limits.agent_open_ms);
+                    if tokio::time::timeout(rest, &mut probe).await.is_ok() {
+                        break;
+                    }
+                }
             }
         });
         answer
@@ -219,6 +229,9 @@ impl Node {
         let urls = self.urls_of(&agent.name);
         let asked: Vec<Asked> = urls.iter().map(|url| Asked::at(agent, url)).collect();
         let can_say = |asked: &Asked| asked.instance().is_some() && asked.may_know();
+        // Before they are asked: what one still has to open it may open behind its word.
+        let owes = |asked: &Asked| asked.instance().is_some_and(|i| i.owes_opening(native));
+        let owing: Vec<bool> = asked.iter().map(owes).collect();
         let words = if asked.iter().any(can_say) {
             let mut words = self.ask_all(&asked, native, false).await;
             for (word, asked) in words.iter_mut().zip(&asked) {
@@ -230,16 +243,13 @@ impl Node {
         } else {
             vec![Word::Nothing; urls.len()]
         };
-        for (word, asked) in words.iter().zip(&asked) {
+        for ((word, asked), owes) in words.iter().zip(&asked).zip(owing) {
+            // Its own word: whatever was in doubt there is not any more.
             if matches!(word, Word::Cold | Word::Unknown)
-                && let Some(instance) = asked.instance()
+                && !owes
+                && let Some(instance) = asked.instance().filter(|it| it.keeps(native))
             {
-                // Its own word: whatever was in doubt there is not any more, unless it still has a
-                // request to open the session.
-                if instance.keeps(native) && !instance.owes_opening(native) {
-                    instance.let_go(native).await;
-                    self.release_claims(&instance, native).await;
-                }
+                self.give_back(&instance, native).await;
             }
         }
         let recorded = urls.iter().position(|url| url.may_have(native));
@@ -329,9 +339,8 @@ pub enum Place {
     Split(Vec<String>),
 }
 
-/// One question; it waits while too many about other ids are under way there.
+/// One question.
 async fn probe(instance: &Instance, id: &str) -> Word {
-    let Ok(_turn) = instance.probes.acquire().await else { return Word::Nothing };
     let params = json!({ "sessionId": id }).to_string();
     match instance.call("session/status", &params, u64::MAX / 2).await {
         Ok(frame) => word_of(&frame),

@@ -7,6 +7,7 @@ use frontdesk_core::fold::{FOLD_VERSION, View};
 use frontdesk_core::ids::Key;
 use frontdesk_core::lease::Place;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
+use frontdesk_core::session::CloseWhy;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -62,7 +63,7 @@ pub(super) fn from_snapshot(path: &Path) -> Option<(View, Reader)> {
 /// If the journal cannot be read or written.
 pub fn read_for_lane(journal: &mut Journal) -> Result<View, LogError> {
     let mut view = read_view(journal.path())?;
-    let endings = endings_of(&view);
+    let endings = endings_of(&view, None);
     if !endings.is_empty() && !view.deleted {
         // Whoever waits for durable records of this lane waits for these, too.
         let _soon = journal.append(&endings)?;
@@ -108,7 +109,7 @@ pub(super) fn tidy(node: &Node, turns: &mut usize) -> impl FnMut(Key, &Path, &Vi
 
 /// Closes what a crash left open. Says how many turns; `None` if nothing was written.
 fn close_open_ends(log: &Log, path: &Path, view: &View) -> Option<usize> {
-    let endings = endings_of(view);
+    let endings = endings_of(view, None);
     if endings.is_empty() {
         return None;
     }
@@ -123,9 +124,22 @@ fn close_open_ends(log: &Log, path: &Path, view: &View) -> Option<usize> {
     }
 }
 
-/// Turns without an ending are closed as failed, questions as cancelled, and the session as lost:
-/// its instance was proven gone before anything is read, or goes on with what it may have.
-fn endings_of(view: &View) -> Vec<Record> {
+/// Records that a session which was being unloaded is unloaded: its instance is proven gone.
+pub(super) fn close_unloaded(log: &Log, path: &Path, instance: &str, why: CloseWhy) {
+    let Ok(view) = read_view(path) else { return };
+    if view.loaded_by.as_deref() != Some(instance) || view.deleted {
+        return;
+    }
+    let endings = endings_of(&view, Some(why));
+    if let Err(error) = log.open_journal(path).and_then(|mut journal| journal.append(&endings)) {
+        tracing::error!(path = %path.display(), %error, "failed to record that a session is unloaded");
+    }
+}
+
+/// Turns without an ending are closed as failed, questions as cancelled, and the session as lost, or as
+/// closed where that was under way: its instance was proven gone before anything is read, or goes on
+/// with what it may have.
+fn endings_of(view: &View, closing: Option<CloseWhy>) -> Vec<Record> {
     let mut endings: Vec<(Kind, Value)> = Vec::new();
     for interaction in view.open_interactions.keys() {
         endings.push((
@@ -146,7 +160,10 @@ fn endings_of(view: &View) -> Vec<Record> {
         if let Some(place) = view.asked_url.clone().map(Place::Url).or(view.suspect.clone()) {
             lost["kept"] = json!(place);
         }
-        endings.push((Kind::Lost, lost));
+        endings.push(match closing {
+            Some(why) => (Kind::Closed, json!({ "reason": why.as_str() })),
+            None => (Kind::Lost, lost),
+        });
     }
     let numbered = (view.seq + 1..).zip(endings);
     numbered

@@ -31,9 +31,11 @@ pub struct AllEnded {
 /// # Errors
 /// If a daemon runs, or the end of an instance is not proven.
 pub fn end_all(paths: &Paths) -> anyhow::Result<AllEnded> {
-    if !paths.run.is_dir() {
+    if !paths.run.is_dir() && !paths.spools().is_dir() {
         return Ok(AllEnded { strays: find_strays(paths)?, ..AllEnded::default() });
     }
+    // `run` is cleared at a log-out, and what ran may run on: the spools name it.
+    start::make_folders(paths)?;
     let mut home = start::lock_home(paths)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

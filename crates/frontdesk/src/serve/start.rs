@@ -15,7 +15,7 @@ use super::{SOCKET_PATH_BYTES_MAX, left};
 use crate::config::Config;
 use crate::log::{Log, Replayed};
 use crate::node::Node;
-use crate::node::carry::{self, Candidate, TakenUp};
+use crate::node::carry::{self, Candidate, Surveyed, TakenUp};
 use crate::paths::Paths;
 
 /// Leaves the process session, terminal and folder of whoever started this daemon.
@@ -115,14 +115,14 @@ pub(super) fn lock_home(paths: &Paths) -> anyhow::Result<Flock<File>> {
 
 /// Looks at the holders of a daemon that was here before. Those that cannot be carried on are ended
 /// by record and proven empty before anything is loaded.
-pub(super) async fn survey(paths: &Paths, config: &Config) -> anyhow::Result<Vec<Candidate>> {
+pub(super) async fn survey(paths: &Paths, config: &Config) -> anyhow::Result<Surveyed> {
     let folder = paths.instances();
-    let candidates = carry::survey(paths, config)
+    let found = carry::survey(paths, config)
         .await
         .with_context(|| format!("failed to read {}", folder.display()))?;
-    let carried: Vec<String> = candidates.iter().map(Candidate::name).collect();
+    let carried: Vec<String> = found.candidates.iter().map(Candidate::name).collect();
     left::end_holders(paths, &config.limits, &carried).await?;
-    Ok(candidates)
+    Ok(found)
 }
 
 /// Opens the log and plays what was committed.

@@ -3,9 +3,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use frontdesk_core::fold::View;
+use frontdesk_core::ids::InstanceId;
 use frontdesk_core::session::{Carried, Session};
 use tokio::sync::{mpsc, oneshot};
 
@@ -65,13 +66,21 @@ pub(super) struct Handled {
     /// Requests that were answered.
     pub(super) answers: Vec<u64>,
     /// How far each session's output is dealt with.
-    places: Vec<(Arc<AtomicU64>, u64)>,
+    places: Vec<Dealt>,
+}
+
+/// Output up to here is dealt with.
+struct Dealt {
+    done: Arc<AtomicU64>,
+    end: u64,
+    /// Whose it is; `None` for the session's own instance.
+    of: Option<InstanceId>,
 }
 
 impl Handled {
-    pub(super) fn note(&mut self, done: Arc<AtomicU64>, ack: u64) {
-        self.places.retain(|(other, _)| !Arc::ptr_eq(other, &done));
-        self.places.push((done, ack));
+    pub(super) fn note(&mut self, done: Arc<AtomicU64>, end: u64, of: Option<InstanceId>) {
+        self.places.retain(|other| !Arc::ptr_eq(&other.done, &done));
+        self.places.push(Dealt { done, end, of });
     }
 }
 
@@ -79,12 +88,21 @@ impl Lane {
     /// Tells the instance what is dealt with. What is not recorded is not: a later daemon reads it
     /// again.
     pub(super) async fn tell_handled(&self, handled: Handled) {
-        let Some(instance) = self.instance.as_ref().filter(|_| !self.is_undone) else { return };
-        for number in handled.answers {
-            instance.dealt_with(number).await;
+        if self.is_undone {
+            return;
         }
-        for (done, end) in handled.places {
-            instance.handled(&done, end);
+        let own = self.instance.as_ref();
+        if let Some(instance) = own {
+            for number in handled.answers {
+                instance.dealt_with(number).await;
+            }
+        }
+        for Dealt { done, end, of } in handled.places {
+            match own.filter(|own| of.as_ref().is_none_or(|of| *of == own.id)) {
+                Some(instance) => instance.handled(&done, end),
+                // A late word: it holds up nothing, and offsets of one instance are not another's.
+                None => done.store(end, Ordering::Relaxed),
+            }
         }
     }
 

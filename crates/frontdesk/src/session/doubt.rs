@@ -7,6 +7,7 @@ use std::time::Duration;
 use frontdesk_core::lease::{Phase, Place, Probe};
 use frontdesk_core::place::Word;
 use frontdesk_core::session::Input;
+use tokio::time::Instant;
 
 use super::lane::Lane;
 use crate::agent::instance::Instance;
@@ -14,7 +15,7 @@ use crate::node::Node;
 use crate::node::probes::Asked;
 
 /// How often an instance that may have a session is asked whether it has.
-const PROBE_EVERY: Duration = Duration::from_secs(5);
+pub(super) const PROBE_EVERY: Duration = Duration::from_secs(5);
 
 impl Lane {
     /// What an earlier lane, or an earlier daemon, has left in doubt.
@@ -53,13 +54,19 @@ impl Lane {
     }
 }
 
-/// Waits until something is known of a session that somebody may have; for ever if nobody may.
+/// When a place that may have a session is asked next.
+pub(super) fn next_time() -> Instant {
+    Instant::now() + PROBE_EVERY
+}
+
+/// Waits until something is known of a session that somebody may have, which is asked for at the
+/// instant in `doubt` and from time to time; for ever if nobody may.
 pub(super) async fn settled(
     node: &Node,
-    doubt: Option<(Place, Option<Arc<Instance>>)>,
+    doubt: Option<(Place, Option<Arc<Instance>>, Instant)>,
     native: &str,
 ) -> Input {
-    let Some((at, instance)) = doubt else { return std::future::pending().await };
+    let Some((at, instance, mut ask_at)) = doubt else { return std::future::pending().await };
     // The end of a connection to an address proves nothing.
     let instance = instance.filter(|_| matches!(at, Place::Instance(_)));
     let gone = async {
@@ -70,21 +77,25 @@ pub(super) async fn settled(
     };
     let probed = async {
         loop {
-            tokio::time::sleep(PROBE_EVERY).await;
+            tokio::time::sleep_until(ask_at).await;
+            ask_at = next_time();
             // One that does not answer for itself is not asked.
             let here = node.instance_at(&at).filter(|i| i.abilities().status);
             if let Some(instance) = here.filter(|instance| instance.has_ended().is_none()) {
+                // Asked before: what is answered meanwhile may be behind its word.
+                let owes = instance.owes_opening(native);
                 let words = node.ask_all(&[Asked::running(instance)], native, false).await;
-                break match words.first() {
+                let probe = match words.first() {
                     Some(Word::Cold | Word::Unknown) => Probe::Cold,
                     Some(Word::Loaded) => Probe::Loaded,
                     Some(Word::Nothing) | None => Probe::Nothing,
                 };
+                break (probe, owes);
             }
         }
     };
     tokio::select! {
         () = gone => Input::Gone { at: at.clone() },
-        probe = probed => Input::Probed { at: at.clone(), probe },
+        (probe, owes) = probed => Input::Probed { at: at.clone(), probe, owes },
     }
 }

@@ -11,6 +11,8 @@ use frontdesk_core::ids::ConnId;
 use frontdesk_core::lease::Place;
 use frontdesk_core::session::{CloseWhy, Effect, How, Input, Mark, Tag};
 
+use tokio::sync::oneshot;
+
 use super::LaneMsg;
 use super::catch_up::CatchUp;
 use super::find::Find;
@@ -218,7 +220,7 @@ impl Lane {
             Effect::Settle { hop, frame } => self.settle(&hop, frame).await,
             Effect::CancelSent(tag) => self.cancel_sent(tag).await,
             Effect::Open { conn, how, params, at } => self.open(conn, how, params, at),
-            Effect::Shut { why } => self.shut(why),
+            Effect::Shut { why } => self.shut(why).await,
             Effect::LetGo { at } => {
                 if let Some(instance) = self.node.instance_at(&at) {
                     self.node.give_back(&instance, self.session.native()).await;
@@ -338,7 +340,7 @@ impl Lane {
         tokio::spawn(async move { node.open_session(request).await });
     }
 
-    fn shut(&mut self, why: CloseWhy) {
+    async fn shut(&mut self, why: CloseWhy) {
         let place = self.session.lease().owner();
         let own = self.instance.clone().or_else(|| self.doubted.clone());
         let instance = own.filter(|instance| place == Some(&instance.place()));
@@ -347,12 +349,25 @@ impl Lane {
         let handle = self.handle.clone();
         let node = self.node.clone();
         let native = self.session.native().to_owned();
+        if let Some(instance) = &instance {
+            instance.note_closing(&native, why).await;
+        }
+        let noted = instance.clone();
         tokio::spawn(async move {
             let let_go = match instance {
                 Some(instance) => node.close_at_agent(&instance, &native, handle.key(), why).await,
                 None => nobody,
             };
             handle.send(LaneMsg::Input(Input::Closed { let_go })).await;
+            if let Some(instance) = noted {
+                // Behind the record of it; a lane that ends drops this.
+                let (done, is_done) = oneshot::channel();
+                handle.send(LaneMsg::Durable { inputs: Vec::new(), done }).await;
+                // It may rest at once.
+                drop(handle);
+                let _ = is_done.await;
+                instance.note_closed();
+            }
         });
     }
 }

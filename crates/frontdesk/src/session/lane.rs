@@ -135,6 +135,8 @@ pub(super) struct Lane {
     pub(super) previous: Option<Arc<Instance>>,
     /// The instance that may have it, while that is in doubt and the instance runs.
     pub(super) doubted: Option<Arc<Instance>>,
+    /// When it is asked next whether it has, as long as that is in doubt.
+    pub(super) ask_at: Option<tokio::time::Instant>,
     /// Words of former owners that lanes before this one refused.
     pub(super) late_before: u64,
     pub(super) conns: HashMap<ConnId, Arc<Conn>>,
@@ -192,6 +194,7 @@ impl Lane {
             instance,
             previous: None,
             doubted: None,
+            ask_at: None,
             late_before,
             conns: HashMap::new(),
             sent: HashMap::new(),
@@ -274,7 +277,10 @@ impl Lane {
         let lease = self.session.lease();
         let is_suspect = lease.phase() == Phase::Suspect;
         let place = lease.doubt().filter(|_| is_suspect).cloned();
-        let doubt = place.map(|place| (place, self.doubted.clone()));
+        // Whatever comes to the lane meanwhile puts this off no further.
+        let ask_at = place.is_some().then(|| self.ask_at.unwrap_or_else(super::doubt::next_time));
+        self.ask_at = ask_at;
+        let doubt = place.zip(ask_at).map(|(place, at)| (place, self.doubted.clone(), at));
         let (node, native) = (self.node.clone(), self.session.native().to_owned());
         tokio::select! {
             biased;
@@ -293,6 +299,7 @@ impl Lane {
                 1
             }
             input = super::doubt::settled(&node, doubt, &native) => {
+                self.ask_at = None;
                 batch.push(LaneMsg::Input(input));
                 1
             }
@@ -348,13 +355,17 @@ impl Lane {
                 input
             }
             LaneMsg::Answered { number, input, ack, done } => {
-                handled.note(done, ack);
+                let of = match &input {
+                    Input::AgentAnswer { at, .. } => Some(at.source.instance.clone()),
+                    _ => None,
+                };
+                handled.note(done, ack, of);
                 handled.answers.push(number);
                 input
             }
             LaneMsg::Agent { message, at, ack, done } => {
                 let ours = self.instance.as_ref().is_some_and(|i| i.id == at.source.instance);
-                handled.note(done, ack);
+                handled.note(done, ack, Some(at.source.instance.clone()));
                 if !ours {
                     // A late frame of an instance that is not the owner any more.
                     self.session.count_late();

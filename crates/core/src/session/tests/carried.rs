@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::errors::Code;
 
 fn record(seq: Seq, kind: Kind, data: &str) -> Record {
     Record {
@@ -238,4 +239,98 @@ fn as_many_children_are_remembered_as_the_limit_says() {
     let children: Vec<_> =
         ends.children().map(|(name, child)| (name, child.key.is_some())).collect();
     assert_eq!(children, [("a", false), ("b", true)]);
+}
+
+/// A session that the instance `i` was asked to open, with this in the record of the claim.
+fn being_opened(claimed: &str, opening: Asked, more: &[(Kind, &str)]) -> Carried {
+    let mut journal = vec![
+        record(1, Kind::Created, r#"{"agent":"a","nativeId":"n","cwd":"/w"}"#),
+        record(2, Kind::Closed, r#"{"reason":"client"}"#),
+        record(3, Kind::Claimed, claimed),
+    ];
+    for (kind, data) in more {
+        journal.push(record(journal.len() as u64 + 1, kind.clone(), data));
+    }
+    let mut view = View::default();
+    view.extend(&journal);
+    let mut ends = Ends::new("i", BTreeSet::new(), 64);
+    ends.extend(&journal);
+    assert!(ends.is_claimed() && !ends.is_loaded());
+    let carry = Carry { ends, facts: facts(), opening: Some(opening), ..Carry::default() };
+    let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 };
+    Session::carried(view, carry, Arc::new(Limits::default()), now)
+}
+
+fn chunk(session: &mut Session, end: u64) -> Vec<Effect> {
+    let source = Source { instance: InstanceId("i".into()), end, part: 0 };
+    let text = r#"{"method":"session/update","params":{"sessionId":"n","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"x"}}}}"#;
+    let message = Message::parse(Bytes::from(text)).unwrap();
+    let input = Input::Agent { message, at: Position { source }, about: None };
+    session.handle(input, Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 })
+}
+
+#[test]
+fn an_opening_that_outlives_its_daemon_ends_as_the_agent_says() {
+    let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 };
+    let swallowed = r#"{"agent":"a","instance":"i","replay":"swallow"}"#;
+    let fresh = Asked { may_have: false };
+    let Carried { mut session, effects, .. } = being_opened(swallowed, fresh, &[]);
+    assert!(effects.is_empty() && session.phase() == Phase::Starting, "{effects:?}");
+    // Its history is ours already; what comes behind the answer is new.
+    assert!(words(&chunk(&mut session, 90)).is_empty());
+    let effects = session.handle(Input::Started { result: "{}".into() }, now);
+    assert_eq!(words(&effects), ["write loaded", "sync"]);
+    let Effect::Append(loaded) = &effects[0] else { panic!("{effects:?}") };
+    assert_eq!(loaded.src.as_ref().map(|src| src.end), Some(90), "the replay is over there");
+    assert_eq!(words(&chunk(&mut session, 180)), ["write update"]);
+    assert_eq!(session.state(), Some(State::Idle));
+
+    // A prompt that waited for it runs.
+    let claimed = r#"{"agent":"a","instance":"i"}"#;
+    let queued = STARTED.replace("turn_4", "turn_6");
+    let waits = [(Kind::TurnQueued, &*queued)];
+    let Carried { mut session, .. } = being_opened(claimed, fresh, &waits);
+    let effects = session.handle(Input::Started { result: "{}".into() }, now);
+    assert!(words(&effects).contains(&"send session/prompt".to_owned()), "{effects:?}");
+
+    let refused = |may_have| {
+        let Carried { mut session, .. } = being_opened(claimed, Asked { may_have }, &waits);
+        let failure = StartFailure::Agent(r#"{"code":-32603,"message":"no"}"#.into());
+        let effects = session.handle(Input::StartFailed { failure, doubt: false }, now);
+        assert_eq!(words(&effects)[..2], ["write closed", "write turn_ended"]);
+        session.phase()
+    };
+    assert_eq!(refused(false), Phase::Cold);
+    assert_eq!(refused(true), Phase::Suspect, "it may have had it before");
+    let Carried { mut session, .. } = being_opened(claimed, fresh, &[]);
+    let error = WireError::new(Code::AgentTimeout, "silent");
+    let failure = StartFailure::Ours(error);
+    session.handle(Input::StartFailed { failure, doubt: true }, now);
+    assert_eq!(session.phase(), Phase::Suspect, "it may open it yet");
+}
+
+#[test]
+fn what_was_being_unloaded_is_unloaded_again_for_the_same_reason() {
+    let now = Now { wall: Timestamp::UNIX_EPOCH, mono_ms: 0 };
+    let ended = r#"{"turn":"turn_4","outcome":"cancelled","stopReason":"cancelled"}"#;
+    let records = [(Kind::TurnStarted, STARTED), (Kind::TurnEnded, ended)];
+    let requests = vec![sent_prompt(5, "turn_4")];
+    let parts = Carry { requests, closing: Some(CloseWhy::Idle), ..Carry::default() };
+    let Carried { mut session, effects, .. } = taken_up(&records, parts);
+    assert_eq!(words(&effects), ["shut idle"]);
+    assert_eq!(session.phase(), Phase::Draining);
+    assert_eq!(words(&chunk(&mut session, 90)), ["write update"], "it is heard to the end");
+    let effects = session.handle(Input::Closed { let_go: true }, now);
+    let Effect::Append(closed) = &effects[0] else { panic!("{effects:?}") };
+    assert_eq!((&closed.kind, &closed.data[..]), (&Kind::Closed, &br#"{"reason":"idle"}"#[..]));
+    assert_eq!(session.phase(), Phase::Cold);
+}
+
+#[test]
+fn the_reason_of_a_close_is_read_back() {
+    use CloseWhy::{Client, Delete, Idle, Stop, Stuck, Take};
+    for why in [Client, Idle, Stop, Delete, Stuck, Take] {
+        assert_eq!(CloseWhy::of_word(why.as_str()), why);
+    }
+    assert_eq!(CloseWhy::of_word("of another version"), Client);
 }

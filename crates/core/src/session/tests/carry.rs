@@ -11,6 +11,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::fold::ApprovalMode;
 
+/// When the client closes the session: so many requests of the agent are answered by then, or all.
+type CloseAt = Option<usize>;
+
 /// What the agent does in a turn, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
@@ -37,6 +40,7 @@ enum Line {
     Owed(Box<str>, Option<Bytes>),
     Settled { hop: Box<str>, sent: Option<(u64, Bytes)> },
     Notified { number: u64, frame: Bytes },
+    Closing(CloseWhy),
 }
 
 /// The agent and its holder: what outlives a daemon.
@@ -52,6 +56,8 @@ struct Agent {
     waits: BTreeSet<u64>,
     stands_at: Option<u64>,
     asked: Vec<u64>,
+    /// How often it was asked to let the session go while it had it.
+    closed: usize,
 }
 
 impl Agent {
@@ -61,6 +67,16 @@ impl Agent {
         }
         self.last = number;
         match Message::parse(frame.clone()).unwrap() {
+            Message::Request(frame) if &*frame.method == "session/close" => {
+                self.give_up();
+                let id = frame.id().unwrap();
+                if self.closed > 0 {
+                    let error = r#"{"code":-32002,"message":"Resource not found"}"#;
+                    return self.say(format!(r#"{{"id":{id},"error":{error}}}"#));
+                }
+                self.closed += 1;
+                return self.say(format!(r#"{{"id":{id},"result":{{}}}}"#));
+            }
             Message::Request(frame) => {
                 assert!(self.prompt.is_none(), "two prompts at once");
                 let acts = self.script[self.prompts].clone();
@@ -72,9 +88,24 @@ impl Agent {
                 assert!(self.waits.remove(&id), "answered twice or never asked: {id}");
                 self.asked.retain(|asked| *asked != id);
             }
+            Message::Notification(frame) if &*frame.method == "session/cancel" => {
+                return self.give_up();
+            }
             Message::Notification(_) => {}
         }
         self.work();
+    }
+
+    /// Has a last word and ends its turn.
+    fn give_up(&mut self) {
+        let Some((prompt, _)) = self.prompt.take() else { return };
+        self.chunk();
+        self.say(format!(r#"{{"id":{prompt},"result":{{"stopReason":"cancelled"}}}}"#));
+    }
+
+    fn chunk(&mut self) {
+        let at = self.output.len();
+        self.say(format!(r#"{{"method":"session/update","params":{{"sessionId":"n","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"{at}"}}}}}}}}"#));
     }
 
     fn say(&mut self, text: String) {
@@ -109,10 +140,7 @@ impl Agent {
             };
             self.prompt = Some((prompt, acts));
             match act {
-                Act::Chunk => {
-                    let at = self.output.len();
-                    self.say(format!(r#"{{"method":"session/update","params":{{"sessionId":"n","update":{{"sessionUpdate":"agent_message_chunk","content":{{"type":"text","text":"{at}"}}}}}}}}"#));
-                }
+                Act::Chunk => self.chunk(),
                 Act::Ask => self.stands_at = Some(self.ask("session/request_permission", CHOICES)),
                 Act::AskAndGoOn => {
                     let id = self.ask("session/request_permission", CHOICES);
@@ -163,11 +191,16 @@ struct Desk {
     crash_at: Option<u64>,
     luck: u64,
     rules: bool,
+    close_at: CloseAt,
+    /// The client waits for the answer to its close.
+    closes: bool,
+    /// Number of the daemon's own close.
+    shut: Option<u64>,
 }
 
 impl Desk {
     /// `rules`: the policy says yes to every question.
-    fn new(script: Vec<Vec<Act>>, rules: bool) -> Self {
+    fn new(script: Vec<Vec<Act>>, rules: bool, close_at: CloseAt) -> Self {
         let agent = Agent {
             script,
             last: 0,
@@ -178,6 +211,7 @@ impl Desk {
             waits: BTreeSet::new(),
             stands_at: None,
             asked: Vec::new(),
+            closed: 0,
         };
         let mut desk = Self {
             journal: Vec::new(),
@@ -195,6 +229,9 @@ impl Desk {
             crash_at: None,
             luck: 1,
             rules,
+            close_at,
+            closes: false,
+            shut: None,
         };
         let first = First { client: able(1), id: "1".into(), spelling: "key".into() };
         let facts = desk.facts();
@@ -294,17 +331,48 @@ impl Desk {
                 self.hops.remove(&hop);
                 Ok(())
             }
+            Effect::Shut { why } => {
+                self.note(Line::Closing(why))?;
+                let number = self.number();
+                let frame = Bytes::from(format!(
+                    r#"{{"id":{number},"method":"session/close","params":{{"sessionId":"n"}}}}"#
+                ));
+                let (id, method) = ("null".into(), "session/close".into());
+                self.note(Line::Request { number, turn: None, id, method, frame: frame.clone() })?;
+                self.shut = Some(number);
+                self.send(number, frame)
+            }
+            Effect::CatchUp { conn, .. } => {
+                let seq = self.session.view().seq;
+                let effects = self.handle(Input::CaughtUp { conn, seq });
+                self.carry_out(effects)
+            }
+            Effect::Open { .. } => panic!("a closed session is called back"),
+            Effect::Answer { conn, id, .. } if conn.0 == self.conn && &*id == "77" => {
+                assert!(self.closes, "a close is answered twice");
+                self.closes = false;
+                Ok(())
+            }
             _ => Ok(()),
         }
+    }
+
+    /// The client closes the session, or asks again behind a crash.
+    fn close(&mut self) -> Result<(), Crashed> {
+        self.closes = true;
+        let close = Input::Close { conn: ConnId(self.conn), id: "77".into(), force: true };
+        let effects = self.handle(close);
+        self.carry_out(effects)
     }
 
     /// The next thing that somebody does; `false` if nobody has anything to do.
     fn go(&mut self) -> Result<bool, Crashed> {
         // The client asks for everything first, each thing once.
-        let asked = self.session.view().turn_count as usize
-            + usize::from(self.session.view().open_turn.is_some())
-            + self.session.view().queued_turns.len();
-        if asked < self.agent.script.len() {
+        let taken = |record: &&Record| matches!(record.kind, Kind::TurnStarted | Kind::TurnQueued);
+        let taken = self.journal.iter().filter(taken);
+        let ids = taken.map(|record| record.payload::<Value>().unwrap()["requestId"].to_string());
+        let asked = ids.collect::<BTreeSet<_>>().len();
+        if asked < self.agent.script.len() && !self.closes {
             let frame = prompt(&asked.to_string(), &format!("p{asked}"));
             let effects = self.handle(Input::Prompt { conn: ConnId(self.conn), frame });
             self.carry_out(effects)?;
@@ -313,7 +381,23 @@ impl Desk {
         while let Some((number, frame)) = self.wire.pop_front() {
             self.agent.hear(number, &frame);
         }
+        if self.session.phase() == Phase::Cold {
+            // Its messages do not come here any more.
+            return Ok(false);
+        }
         if self.read_some()? {
+            return Ok(true);
+        }
+        if self.session.phase() != Phase::Live {
+            return Ok(false);
+        }
+        let settled = |line: &Line| match line {
+            Line::Settled { hop, .. } => Some(hop.clone()),
+            _ => None,
+        };
+        let settled: BTreeSet<Box<str>> = self.ledger.iter().filter_map(settled).collect();
+        if self.close_at.is_some_and(|count| settled.len() >= count || self.hops.is_empty()) {
+            self.close()?;
             return Ok(true);
         }
         // Files first, since a crash answers for a client that may have written one.
@@ -350,6 +434,11 @@ impl Desk {
             let message = Message::parse(Bytes::from(text)).unwrap();
             if let Message::Response(frame) = message {
                 let number: u64 = frame.id().unwrap().parse().unwrap();
+                if self.shut == Some(number) {
+                    effects.extend(self.handle(Input::Closed { let_go: true }));
+                    done.push(number);
+                    continue;
+                }
                 // An answer that was dealt with before is late.
                 let Some(tag) = self.tags.remove(&number) else { continue };
                 effects.extend(self.handle(Input::AgentAnswer { tag, frame, at }));
@@ -379,16 +468,23 @@ impl Desk {
         self.wire.clear();
         self.tags.clear();
         self.hops.clear();
+        self.shut = None;
         let from = self.acked[usize::from(self.chance(2) == 0)];
         self.acked = [from, from];
         self.read_to = from;
         let (parts, unsent) = self.balance();
         self.conn += 10;
+        let mut view = View::default();
+        view.extend(&self.journal);
+        if view.loaded_by.is_none() {
+            // The close was recorded; whoever asks again is told so.
+            self.session = Bench::cold(view).session;
+            self.closes = false;
+            return Ok(());
+        }
         for (number, frame) in unsent {
             self.send(number, frame)?;
         }
-        let mut view = View::default();
-        view.extend(&self.journal);
         let mut ends = Ends::new("i", parts.owed.iter().map(|(hop, _)| hop.clone()).collect(), 64);
         ends.extend(&self.journal);
         assert!(ends.is_loaded());
@@ -399,6 +495,19 @@ impl Desk {
         self.tags = carried.sent.into_iter().map(|(tag, number)| (number, tag)).collect();
         // Tags of what is sent now come with the effects.
         self.carry_out(carried.effects)?;
+        if self.closes {
+            // It goes on where it was, and asks again what was not answered.
+            let rejoin = Rejoin {
+                client: able(self.conn),
+                id: "8".into(),
+                spelling: "key".into(),
+                seen: Some(Mark::default()),
+                prompts: Vec::new(),
+            };
+            let effects = self.handle(Input::Rejoin(Box::new(rejoin)));
+            self.carry_out(effects)?;
+            return self.close();
+        }
         let attach = Attach {
             client: able(self.conn),
             id: "7".into(),
@@ -419,6 +528,11 @@ impl Desk {
         self.next = self.agent.last + 1;
         for line in self.ledger.clone() {
             let sent = match line {
+                // Its answer is nobody's, and it is asked again.
+                Line::Request { number, method, .. } if &*method == "session/close" => {
+                    self.next = self.next.max(number + 1);
+                    None
+                }
                 Line::Request { number, turn, id, method, frame } => {
                     let params = Bytes::new();
                     carry.requests.push(SentRequest { number, turn, id, method, params });
@@ -438,6 +552,10 @@ impl Desk {
                     sent
                 }
                 Line::Notified { number, frame } => Some((number, frame)),
+                Line::Closing(why) => {
+                    carry.closing = Some(why);
+                    None
+                }
             };
             if let Some((number, frame)) = sent {
                 self.next = self.next.max(number + 1);
@@ -448,6 +566,34 @@ impl Desk {
         }
         carry.requests.retain(|request| !done.contains(&request.number));
         (carry, unsent)
+    }
+
+    /// The journal of a closed session has every word of its agent, one ending of everything, and the
+    /// close as its last record.
+    fn has_all_that_was_said(&self) {
+        let said = self.agent.output.iter().filter(|(_, text)| text.contains("session/update"));
+        let said: Vec<u64> = said.map(|(end, _)| *end).collect();
+        let of = |kinds: &[Kind]| -> Vec<&Record> {
+            self.journal.iter().filter(|record| kinds.contains(&record.kind)).collect()
+        };
+        let words = of(&[Kind::Update, Kind::TurnLate]).into_iter();
+        let words: Vec<u64> = words.map(|record| record.src.as_ref().unwrap().end).collect();
+        assert_eq!(words, said, "{:#?}", lines(&self.journal));
+        let names = |kinds: &[Kind], name: &str| -> Vec<String> {
+            let data = of(kinds).into_iter().map(|it| it.payload::<Value>().unwrap());
+            data.map(|data| data[name].to_string()).collect()
+        };
+        let begun = names(&[Kind::TurnStarted, Kind::TurnQueued], "turn");
+        let begun: BTreeSet<String> = begun.into_iter().collect();
+        let ended = names(&[Kind::TurnEnded], "turn");
+        assert_eq!(ended.len(), begun.len(), "{:#?}", lines(&self.journal));
+        assert_eq!(ended.into_iter().collect::<BTreeSet<_>>(), begun);
+        let asked = names(&[Kind::InteractionOpened], "interaction");
+        let settled = names(&[Kind::InteractionSettled], "interaction");
+        assert_eq!(asked.len(), settled.len());
+        assert_eq!(of(&[Kind::Lost]).len(), 0);
+        assert_eq!(names(&[Kind::Closed], "reason"), ["\"client\""]);
+        assert_eq!(self.journal.last().unwrap().kind, Kind::Closed);
     }
 
     /// To the end, through these crashes: each so many steps after the one before.
@@ -498,19 +644,33 @@ fn lines(journal: &[Record]) -> Vec<String> {
     journal.iter().map(line).collect()
 }
 
-fn same_in_the_end(script: &[Vec<Act>], rules: bool, crashes: &[u64], luck: u64) {
-    let mut calm = Desk::new(script.to_vec(), rules);
+fn same_in_the_end(
+    script: &[Vec<Act>],
+    (rules, close_at): (bool, CloseAt),
+    crashes: &[u64],
+    luck: u64,
+) {
+    let mut calm = Desk::new(script.to_vec(), rules, close_at);
     calm.run(&[]);
-    let mut rough = Desk::new(script.to_vec(), rules);
+    let mut rough = Desk::new(script.to_vec(), rules, close_at);
     rough.luck = luck;
     rough.run(crashes);
     for desk in [&calm, &rough] {
-        assert_eq!(desk.agent.prompts, script.len(), "each prompt was heard once");
+        let is_closed = usize::from(close_at.is_some());
+        assert_eq!(desk.agent.closed, is_closed, "it was closed once");
+        assert!(!desk.closes && (is_closed == 0 || desk.session.phase() == Phase::Cold));
+        let heard = desk.agent.prompts;
+        assert!(heard == script.len() || is_closed == 1, "each prompt was heard once: {heard}");
         assert!(desk.agent.waits.is_empty() && desk.agent.prompt.is_none());
-        assert_eq!(desk.session.view().turn_count, script.len() as u64);
+        assert_eq!(desk.session.view().turn_count, heard as u64);
         assert!(desk.session.asks.is_empty() && desk.session.passes.is_empty());
     }
-    assert_eq!(lines(&rough.journal), lines(&calm.journal));
+    if close_at.is_none() {
+        return assert_eq!(lines(&rough.journal), lines(&calm.journal));
+    }
+    // What an agent says on its way out depends on how much it has heard.
+    calm.has_all_that_was_said();
+    rough.has_all_that_was_said();
 }
 
 proptest! {
@@ -522,8 +682,9 @@ proptest! {
         crashes in proptest::collection::vec(1..40_u64, 0..6),
         luck in any::<u64>(),
         rules in any::<bool>(),
+        close_at in proptest::option::of(0..4_usize),
     ) {
-        same_in_the_end(&script, rules, &crashes, luck);
+        same_in_the_end(&script, (rules, close_at), &crashes, luck);
     }
 }
 
@@ -535,13 +696,15 @@ fn a_crash_at_every_single_step_is_survived() {
         vec![AskAndGoOn, AskAndGoOn, Write, Chunk],
         vec![],
     ];
-    let mut calm = Desk::new(script.to_vec(), false);
-    calm.run(&[]);
-    assert!(calm.steps > 60, "{}", calm.steps);
-    for at in 1..=calm.steps {
-        for luck in 0..4 {
-            same_in_the_end(&script, luck == 3, &[at], luck);
-            same_in_the_end(&script, luck == 2, &[at, 1 + luck], luck);
+    for close_at in [None, Some(0), Some(1), Some(3)] {
+        let mut calm = Desk::new(script.to_vec(), false, close_at);
+        calm.run(&[]);
+        assert!(calm.steps > 20, "{}", calm.steps);
+        for at in 1..=calm.steps {
+            for luck in 0..4 {
+                same_in_the_end(&script, (luck == 3, close_at), &[at], luck);
+                same_in_the_end(&script, (luck == 2, close_at), &[at, 1 + luck], luck);
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use std::{fs, io};
 use bytes::Bytes;
 use frontdesk_core::envelope::Message;
 use frontdesk_core::ids::Key;
+use frontdesk_core::session::CloseWhy;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -68,10 +69,14 @@ pub struct Balance {
     pub cancelled: BTreeMap<Box<str>, u64>,
     /// Sessions that the agent was asked to make or open, by native id.
     pub here: BTreeMap<Box<str>, Here>,
-    /// Sessions that were asked to be closed and not opened again since.
-    pub closing: BTreeSet<Box<str>>,
-    /// Sessions that were asked to be closed, with an answer to that, and not opened again since.
+    /// Sessions that were to be opened and are not answered for: the number of that request.
+    pub opening: BTreeMap<Box<str>, u64>,
+    /// Sessions that were to be unloaded and not opened again since: why.
+    pub closing: BTreeMap<Box<str>, CloseWhy>,
+    /// Sessions that the agent has let go, or has refused to open, and was not asked for again since.
     pub let_go: BTreeSet<Box<str>>,
+    /// All sessions that the agent was asked to open or to close.
+    pub moved: BTreeSet<Box<str>>,
     /// Sessions that are unloaded here and that the agent may still have.
     pub kept: BTreeSet<Box<str>>,
 }
@@ -123,7 +128,34 @@ pub(super) struct Line<'a> {
     pub(super) journal: PathBuf,
     pub(super) kept: Option<Box<str>>,
     pub(super) freed: Option<Box<str>>,
+    pub(super) closing: Option<Box<str>>,
+    #[serde(default)]
+    pub(super) why: Box<str>,
+    pub(super) let_go: Option<Box<str>>,
 }
+
+impl Line<'_> {
+    /// Whether it tells of an agent's having a session in memory, or not any more.
+    pub(super) fn moves_session(&self) -> bool {
+        self.closing.is_some() || self.let_go.is_some() || moves_session(&self.method)
+    }
+}
+
+/// What was done last about an agent's having a session, behind or with an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Move {
+    /// It was asked to open it.
+    Opens,
+    /// It was asked to close it.
+    Closes,
+    /// It is to be unloaded, and nothing need have been sent.
+    Closing,
+    /// It is proven not to have it.
+    LetGo,
+}
+
+/// The last move of each session, with its input's number.
+type Moves = BTreeMap<Box<str>, (u64, Move)>;
 
 /// Adds a ledger up. `accepted` is the last input that the holder has.
 ///
@@ -141,7 +173,7 @@ pub fn read(data_dir: &Path, accepted: u64) -> Result<Balance, LedgerError> {
         _ => return Err(LedgerError::Version(path)),
     }
     let mut done = BTreeSet::new();
-    let mut moves: BTreeMap<Box<str>, (u64, bool)> = BTreeMap::new();
+    let mut moves = Moves::new();
     for (at, line) in lines {
         match serde_json::from_slice::<Line<'_>>(line) {
             Ok(read) if line.ends_with(b"\n") => {
@@ -154,12 +186,7 @@ pub fn read(data_dir: &Path, accepted: u64) -> Result<Balance, LedgerError> {
     balance.requests.retain(|sent| !done.contains(&sent.number));
     // A holder that had no room for a frame will not get it later.
     balance.unaccepted.retain(|(number, _)| !done.contains(number));
-    for (native, (number, _)) in moves.into_iter().filter(|(_, (_, closes))| *closes) {
-        if done.contains(&number) && !balance.kept.contains(&native) {
-            balance.let_go.insert(native.clone());
-        }
-        balance.closing.insert(native);
-    }
+    balance.settle(moves, &done);
     Ok(balance)
 }
 
@@ -170,13 +197,27 @@ impl Balance {
         self.settled.retain(|hop| end_of(hop) > acked);
     }
 
-    fn add(
-        &mut self,
-        line: Line<'_>,
-        accepted: u64,
-        done: &mut BTreeSet<u64>,
-        moves: &mut BTreeMap<Box<str>, (u64, bool)>,
-    ) {
+    /// Says of each session what its last move comes to.
+    fn settle(&mut self, moves: Moves, done: &BTreeSet<u64>) {
+        for (native, (number, last)) in moves {
+            let is_done = done.contains(&number);
+            let is_kept = self.kept.contains(&native);
+            match last {
+                Move::Opens if !is_done => _ = self.opening.insert(native.clone(), number),
+                Move::Closes if is_done && !is_kept => _ = self.let_go.insert(native.clone()),
+                Move::LetGo => _ = self.let_go.insert(native.clone()),
+                Move::Opens | Move::Closes | Move::Closing => {}
+            }
+            match last {
+                // An earlier version wrote only the request.
+                Move::Closes | Move::Closing => _ = self.closing.entry(native.clone()).or_default(),
+                Move::Opens | Move::LetGo => _ = self.closing.remove(&native),
+            }
+            self.moved.insert(native);
+        }
+    }
+
+    fn add(&mut self, line: Line<'_>, accepted: u64, done: &mut BTreeSet<u64>, moves: &mut Moves) {
         let frame = line.frame.map(|raw| Bytes::copy_from_slice(raw.get().as_bytes()));
         if let Some(number) = line.done {
             done.insert(number);
@@ -184,6 +225,17 @@ impl Balance {
         if let Some(key) = line.here {
             self.here.insert(line.session, Here { key, journal: line.journal });
             return;
+        }
+        let mut note = |native: Box<str>, at: u64, moved: Move| {
+            let last = moves.entry(native).or_insert((at, moved));
+            *last = (at, moved).max(*last);
+        };
+        if let Some(native) = line.closing {
+            self.closing.insert(native.clone(), CloseWhy::of_word(&line.why));
+            note(native, line.last.unwrap_or(0), Move::Closing);
+        }
+        if let Some(native) = line.let_go {
+            note(native, line.last.unwrap_or(0), Move::LetGo);
         }
         if let Some(native) = line.kept {
             self.kept.insert(native);
@@ -215,8 +267,8 @@ impl Balance {
         if moves_session(&line.method)
             && let Some(native) = message.and_then(|frame| frame.session_id())
         {
-            let last = moves.entry(native.as_ref().into()).or_default();
-            *last = (number, &*line.method == "session/close").max(*last);
+            let closes = &*line.method == "session/close";
+            note(native.as_ref().into(), number, if closes { Move::Closes } else { Move::Opens });
         }
         let params = message.filter(|_| line.turn.is_none()).and_then(|frame| frame.params_bytes());
         self.requests.push(Sent {

@@ -9,7 +9,7 @@ use frontdesk_core::hold::{PIECE_BYTES_MAX, ToHolder, input_header, input_piece_
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::LinkError;
+use super::{LinkError, Room};
 
 /// Frames queued for one holder, in bytes. A longer frame is sent when it has the queue for itself.
 const QUEUE_BYTES_MAX: u32 = 1 << 20;
@@ -77,9 +77,16 @@ impl Shared {
         }
     }
 
-    pub(super) async fn send(self: &Arc<Self>, number: u64, frame: Bytes) -> Result<(), LinkError> {
-        let cost = u32::try_from(frame.len()).unwrap_or(u32::MAX).clamp(1, QUEUE_BYTES_MAX);
-        let room = self.room.acquire_many(cost).await.map_err(|_| LinkError::HolderLost)?;
+    pub(super) async fn room(&self, bytes: usize) -> Result<Room<'_>, LinkError> {
+        Room::wait(&self.room, bytes, QUEUE_BYTES_MAX).await.ok_or(LinkError::HolderLost)
+    }
+
+    pub(super) fn put(
+        self: &Arc<Self>,
+        number: u64,
+        frame: Bytes,
+        room: Room<'_>,
+    ) -> Result<(), LinkError> {
         let mut outbox = lock(&self.outbox);
         if outbox.is_lost {
             return Err(LinkError::HolderLost);
@@ -87,9 +94,8 @@ impl Shared {
         if number <= outbox.last_number {
             return Err(LinkError::OutOfOrder { number, last: outbox.last_number });
         }
-        room.forget();
         outbox.last_number = number;
-        outbox.push_frame(number, frame, cost);
+        outbox.push_frame(number, frame, room.taken());
         self.flush_or_leave(outbox);
         Ok(())
     }

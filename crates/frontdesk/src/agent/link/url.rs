@@ -29,7 +29,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
-use super::{ClaimOutcome, LinkError, LinkEvent};
+use super::{ClaimOutcome, LinkError, LinkEvent, Room};
 use crate::hold::claim::Claims;
 
 /// Frames queued for one connection, in bytes. A longer frame is queued when it has the queue for
@@ -179,19 +179,22 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) async fn send(&self, number: u64, frame: Bytes) -> Result<(), LinkError> {
-        let cost = u32::try_from(frame.len()).unwrap_or(u32::MAX).clamp(1, QUEUE_BYTES_MAX);
+    pub(super) async fn room(&self, bytes: usize) -> Result<Room<'_>, LinkError> {
+        Room::wait(&self.room, bytes, QUEUE_BYTES_MAX).await.ok_or(LinkError::UrlLost)
+    }
+
+    pub(super) fn put(&self, number: u64, frame: Bytes, room: Room<'_>) -> Result<(), LinkError> {
         let text = Utf8Bytes::try_from(frame).map_err(|_| LinkError::NoText)?;
-        let room = self.room.acquire_many(cost).await.map_err(|_| LinkError::UrlLost)?;
+        if self.room.is_closed() {
+            return Err(LinkError::UrlLost);
+        }
         let mut last = lock(&self.last_number);
         if number <= *last {
             return Err(LinkError::OutOfOrder { number, last: *last });
         }
         *last = number;
-        let sent = self.orders.send(Order::Frame { number, text, cost });
-        sent.map_err(|_| LinkError::UrlLost)?;
-        room.forget();
-        Ok(())
+        let sent = self.orders.send(Order::Frame { number, text, cost: room.taken() });
+        sent.map_err(|_| LinkError::UrlLost)
     }
 
     /// Ends the connection, and nothing else: the agent runs on.

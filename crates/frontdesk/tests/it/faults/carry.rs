@@ -5,25 +5,19 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{
     Chance, SOON, agent_lives, begin_prompt, client, client_of, demo, demo_desk, endings,
-    eventually, home_processes, log, native, new_session, nothing_runs, of_kind, openings, place,
-    same, seen, status, store, stored, told, turn,
+    eventually, holders, log, native, new_session, nothing_runs, of_kind, openings, place, rounds,
+    same, seen, signal, status, store, stored, told, turn,
 };
 use crate::acp::{Acp, Ask, Reply};
 use crate::desk::Desk;
 
-/// Rounds of a test that kills at random; `FRONTDESK_FAULT_ROUNDS` sets another number.
+/// Rounds of a test that kills at random.
 const ROUNDS: u64 = 4;
-
-fn rounds() -> u64 {
-    let told = std::env::var("FRONTDESK_FAULT_ROUNDS").ok();
-    told.and_then(|told| told.parse().ok()).unwrap_or(ROUNDS)
-}
 
 /// A client that answers nothing by itself.
 fn silent(desk: &Desk) -> Acp {
@@ -52,16 +46,6 @@ fn allow(client: &Acp, ask: &Ask) {
     let option = ask.params["options"][0]["optionId"].clone();
     let outcome = json!({ "outcome": "selected", "optionId": option });
     client.send(&json!({ "jsonrpc": "2.0", "id": ask.id, "result": { "outcome": outcome } }));
-}
-
-/// The holders of a desk.
-fn holders(desk: &Desk) -> Vec<i32> {
-    let all = home_processes(desk).into_iter();
-    all.filter(|(_, words)| words.contains(" hold ")).map(|(pid, _)| pid).collect()
-}
-
-fn signal(pid: i32, what: Signal) {
-    kill(Pid::from_raw(pid), what).expect("the process is there");
 }
 
 /// The only instance's folder below `run/instances`, or below `data/instances`.
@@ -128,7 +112,7 @@ fn streams_are_told_once_and_in_order_whenever_the_daemon_dies() {
     let mut desk =
         Desk::builder().agent(demo("demo", &[]).setting("sessions_per_instance = 2")).open();
     let mut maker = client(&desk);
-    for round in 0..rounds() {
+    for round in 0..rounds(ROUNDS) {
         let sessions: Vec<String> = (0..3).map(|_| new_session(&desk, &mut maker)).collect();
         let words = [format!("# {round}\nstream 80 every 3"), format!("# {round} next\nstream 40")];
         for session in &sessions {

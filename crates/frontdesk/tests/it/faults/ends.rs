@@ -7,13 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{
-    SOON, agent_lives, begin_prompt, client, client_of, demo_desk, eventually, home_processes, log,
-    native, new_session, of_kind, openings, place, status, store,
+    SOON, agent_lives, begin_prompt, client, client_of, demo_desk, eventually, holders, log,
+    native, new_session, of_kind, openings, place, signal, status, store,
 };
 use crate::acp::{Acp, Ask, Pending, Reply};
 use crate::desk::{AgentSpec, Desk, DeskBuilder, frontdesk};
@@ -244,15 +243,6 @@ impl Scene {
     }
 }
 
-fn signal(pid: i32, what: Signal) {
-    kill(Pid::from_raw(pid), what).expect("the process is there");
-}
-
-fn holder_of(desk: &Desk) -> i32 {
-    let mut all = home_processes(desk).into_iter();
-    all.find(|(_, words)| words.contains(" hold ")).expect("a holder runs").0
-}
-
 fn record_of(desk: &Desk) -> PathBuf {
     let folder = desk.home().join("run/instances");
     let mut entries = fs::read_dir(folder).expect("there is a folder for instances");
@@ -354,7 +344,7 @@ mod ways {
 
     pub(super) fn holder(row: &Row) {
         let scene = Scene::new(demo_desk());
-        signal(holder_of(&scene.desk), Signal::SIGKILL);
+        signal(holders(&scene.desk)[0], Signal::SIGKILL);
         ended(scene, row);
     }
 

@@ -8,23 +8,19 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use frontdesk::agent::proc;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{
     SOON, begin_prompt, client, demo_desk, endings, eventually, home_processes, log, native,
-    new_session, of_kind, openings, place, records_in, same, seen, status, store, told, turn,
+    new_session, of_kind, openings, place, records_in, same, seen, signal, status, store, told,
+    turn,
 };
 use crate::acp::{Acp, refuse_all};
 use crate::desk::{Desk, frontdesk};
 
 /// Daemons and editors that come at once.
 const CROWD: usize = 50;
-
-fn signal(pid: i32, what: Signal) {
-    kill(Pid::from_raw(pid), what).expect("the process is there");
-}
 
 fn is_stopped(pid: i32) -> bool {
     proc::stat(pid).is_some_and(|stat| stat.state == b'T')

@@ -114,7 +114,8 @@ fn a_session_that_is_live_in_one_home_is_refused_in_another() {
         let error = two.err(method, params(&native));
         assert_eq!(error.code, -31005, "{error:?}");
         let (pid, socket) = (first.daemon_pid().expect("it runs"), first.socket());
-        for named in [pid.to_string(), socket.display().to_string()] {
+        let take = "frontdesk take ".to_owned();
+        for named in [pid.to_string(), socket.display().to_string(), take] {
             assert!(error.message.contains(&named), "{named} is named: {error:?}");
         }
         assert_eq!(error.data["holder"]["pid"], pid);

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{
     Chance, SOON, agent_lives, begin_prompt, client, demo_desk, endings, log, native, new_session,
-    of_kind, openings, place, same, seen, status, store, told, turn,
+    of_kind, openings, place, rounds, same, seen, status, store, told, turn,
 };
 use crate::acp::{Acp, Pending};
 use crate::desk::Desk;
@@ -20,7 +20,7 @@ const SESSIONS: usize = 20;
 /// only makes the test slow.
 const SET_ROUNDS: usize = 5;
 /// How often the daemon is killed; `FRONTDESK_FAULT_ROUNDS` says how often in a long run.
-const ROUNDS: usize = 20;
+const ROUNDS: u64 = 20;
 
 /// What all rounds add up to.
 #[derive(Debug, Default)]
@@ -95,8 +95,7 @@ fn take_seats(desk: &Desk, sessions: &[(String, String)]) -> Vec<Seat> {
 #[test]
 fn what_was_shown_is_there_after_a_kill_at_any_moment() {
     let mut chance = Chance::new("what_was_shown_is_there_after_a_kill");
-    let rounds = std::env::var("FRONTDESK_FAULT_ROUNDS").ok();
-    let rounds = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS);
+    let rounds = usize::try_from(rounds(ROUNDS)).expect("few");
     let mut desk =
         demo_desk().setting("sessions_per_instance = 5").limit("stop_term_ms", 200).open();
     let mut counts = Counts::default();

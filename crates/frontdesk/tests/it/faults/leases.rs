@@ -8,16 +8,10 @@ use serde_json::json;
 
 use super::homes::{only_one_at_a_time, store_of, two_homes};
 use super::{
-    Chance, agent_lives, client, demo_desk, native, new_session, openings, place, seen, status,
-    store, turn,
+    Chance, agent_lives, client, demo_desk, native, new_session, openings, place, rounds, seen,
+    status, store, turn,
 };
 use crate::acp::prompt;
-
-/// Repeats: `FRONTDESK_FAULT_ROUNDS`, else this many.
-fn rounds(otherwise: u64) -> u64 {
-    let asked = std::env::var("FRONTDESK_FAULT_ROUNDS").ok();
-    asked.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
-}
 
 #[test]
 fn c09_racing_resumes_reach_one_instance_once() {

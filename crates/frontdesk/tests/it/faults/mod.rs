@@ -10,6 +10,7 @@ mod asks;
 mod cancels;
 mod carry;
 mod claims;
+mod closing;
 mod damage;
 mod ends;
 mod frozen;
@@ -37,6 +38,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::acp::{Acp, Answers, Pending, prompt, refuse_all};
@@ -109,6 +112,22 @@ pub(crate) fn eventually(what: &str, limit: Duration, mut wanted: impl FnMut() -
         assert!(Instant::now() < until, "no sight of {what} within {limit:?}");
         std::thread::sleep(LOOK);
     }
+}
+
+/// Rounds of a test that does something again and again: `FRONTDESK_FAULT_ROUNDS`, else this many.
+fn rounds(otherwise: u64) -> u64 {
+    let told = std::env::var("FRONTDESK_FAULT_ROUNDS").ok();
+    told.and_then(|told| told.parse().ok()).unwrap_or(otherwise)
+}
+
+fn signal(pid: i32, what: Signal) {
+    kill(Pid::from_raw(pid), what).expect("the process is there");
+}
+
+/// The holders of a desk.
+fn holders(desk: &Desk) -> Vec<i32> {
+    let all = home_processes(desk).into_iter();
+    all.filter(|(_, words)| words.contains(" hold ")).map(|(pid, _)| pid).collect()
 }
 
 /// A session's records, as `_frontdesk/log` gives them.

@@ -9,23 +9,18 @@ use frontdesk::agent::link::{self, HolderSpec};
 use frontdesk::agent::proc;
 use frontdesk_core::ids::InstanceId;
 use frontdesk_core::limits::Limits;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::{
-    Chance, SOON, begin_prompt, client, demo, demo_desk, endings, eventually, home_processes, log,
-    native, new_session, nothing_runs, openings, place, store, turn,
+    Chance, SOON, begin_prompt, client, demo, demo_desk, endings, eventually, holders,
+    home_processes, log, native, new_session, nothing_runs, openings, place, rounds, signal, store,
+    turn,
 };
 use crate::desk::{DESK_MARK, Desk, frontdesk};
 
-/// Rounds of a test that kills at random; `FRONTDESK_FAULT_ROUNDS` sets another number.
+/// Rounds of a test that kills at random.
 const ROUNDS: u64 = 6;
-
-fn rounds() -> u64 {
-    let told = std::env::var("FRONTDESK_FAULT_ROUNDS").ok();
-    told.and_then(|told| told.parse().ok()).unwrap_or(ROUNDS)
-}
 
 /// The names of the folders below `run/instances` or `data/instances`.
 fn folders(desk: &Desk, part: &str) -> Vec<String> {
@@ -57,15 +52,6 @@ fn lost_instance(desk: &Desk, name: &str) -> HolderSpec {
 
 fn root(desk: &Desk) -> PathBuf {
     desk.home().parent().expect("a home lies in a folder").to_path_buf()
-}
-
-fn signal(pid: i32, what: Signal) {
-    kill(Pid::from_raw(pid), what).expect("the process is there");
-}
-
-fn holders(desk: &Desk) -> Vec<i32> {
-    let all = home_processes(desk).into_iter();
-    all.filter(|(_, words)| words.contains(" hold ")).map(|(pid, _)| pid).collect()
 }
 
 /// Has the agent start a child that leaves the group and the process session; its pid.
@@ -119,7 +105,7 @@ fn a_daemon_that_dies_while_it_starts_an_instance_leaves_none_for_long() {
     let mut chance = Chance::new("a_daemon_that_dies_while_it_starts_an_instance");
     let mut desk = demo_desk().limit("sweep_s", 1).limit("stop_term_ms", 200).open();
     let mut lost = 0;
-    for round in 0..rounds() {
+    for round in 0..rounds(ROUNDS) {
         let mut one = client(&desk);
         one.begin("session/new", place(&desk, None));
         std::thread::sleep(Duration::from_micros(chance.below(60_000)));
@@ -143,7 +129,7 @@ fn a_daemon_that_dies_while_it_starts_an_instance_leaves_none_for_long() {
             next.ok("session/delete", json!({ "sessionId": id, "_meta": force }));
         }
     }
-    println!("{} rounds, {lost} with an instance that outlived its start", rounds());
+    println!("{} rounds, {lost} with an instance that outlived its start", rounds(ROUNDS));
 }
 
 #[test]
@@ -279,6 +265,22 @@ fn after_a_stop_of_all_nothing_of_the_home_runs_with_or_without_its_daemon() {
         let wanted = if daemon_dies { "failed" } else { "cancelled" };
         assert_eq!(endings[0]["outcome"], wanted, "{endings:?}");
     }
+}
+
+#[test]
+fn a_stop_of_all_ends_agents_also_where_the_runtime_folder_was_cleared() {
+    let mut desk = demo_desk().limit("stop_term_ms", 500).open();
+    let mut one = client(&desk);
+    let session = new_session(&desk, &mut one);
+    begin_prompt(&mut one, &session, "say on\nwait 600000");
+    desk.kill9();
+    // As a session manager does at a log-out.
+    fs::remove_dir_all(desk.home().join("run")).expect("it is there");
+    let document = stop_all(&desk);
+    assert_eq!(document["ended"], 1, "{document}");
+    drop(one);
+    eventually("nothing of the home", SOON, || of_desk(&desk).is_empty());
+    assert_eq!(folders(&desk, "data").len(), 0);
 }
 
 #[test]

@@ -20,8 +20,7 @@ use super::Chance;
 const ROUNDS: u64 = 10;
 
 fn run(kind: Kind, test: &str) {
-    let told = std::env::var("FRONTDESK_FAULT_ROUNDS").ok();
-    let rounds: u64 = told.and_then(|told| told.parse().ok()).unwrap_or(ROUNDS);
+    let rounds = super::rounds(ROUNDS);
     let mut house = House::open(kind, Chance::new(test));
     for round in 1..=rounds {
         house.round();

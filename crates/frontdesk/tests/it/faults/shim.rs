@@ -10,18 +10,13 @@ use serde_json::{Value, json};
 
 use super::{
     Chance, SOON, begin_prompt, client, demo_desk, endings, eventually, log, native, new_session,
-    of_kind, openings, place, same, seen, store, told,
+    of_kind, openings, place, rounds, same, seen, store, told,
 };
 use crate::acp::{Acp, Answers, Ask, Line, Pending, Reply, refuse_all};
 use crate::desk::{Desk, frontdesk};
 
-/// Rounds of a test that kills at random; `FRONTDESK_FAULT_ROUNDS` sets another number.
+/// Rounds of a test that kills at random.
 const ROUNDS: u64 = 4;
-
-fn rounds() -> u64 {
-    let told = std::env::var("FRONTDESK_FAULT_ROUNDS").ok();
-    told.and_then(|told| told.parse().ok()).unwrap_or(ROUNDS)
-}
 
 /// A greeted editor on a shim that lasts.
 fn editor(desk: &Desk, answers: Answers) -> Acp {
@@ -236,9 +231,9 @@ fn a_load_goes_on_where_it_was() {
     let mut wanted = vec!["user:stream 3000".to_owned()];
     wanted.extend(chunks(3000));
     let (mut amid, mut round) = (0, 0);
-    while amid < rounds() {
+    while amid < rounds(ROUNDS) {
         round += 1;
-        assert!(round < 50 * rounds(), "{round} loads, and only {amid} were cut");
+        assert!(round < 50 * rounds(ROUNDS), "{round} loads, and only {amid} were cut");
         let mut editor = editor(&desk, refuse_all());
         let from = editor.mark();
         let load = editor.begin("session/load", place(&desk, Some(&session)));
@@ -266,7 +261,7 @@ fn nothing_is_lost_or_repeated_whenever_the_daemon_dies() {
     };
     let mut editor = editor(&desk, Arc::new(slow));
     let (mut lines, mut kills, mut prompts) = (0, 0, 0);
-    for round in 0..rounds() {
+    for round in 0..rounds(ROUNDS) {
         let session = new_session(&desk, &mut editor);
         let from = editor.mark();
         let mut asked = Vec::new();
@@ -302,7 +297,10 @@ fn nothing_is_lost_or_repeated_whenever_the_daemon_dies() {
         lines += found.len();
         prompts += asked.len();
     }
-    println!("{} rounds: {kills} kills, {prompts} prompts, {lines} lines: all once", rounds());
+    println!(
+        "{} rounds: {kills} kills, {prompts} prompts, {lines} lines: all once",
+        rounds(ROUNDS)
+    );
 }
 
 /// A prompt of two blocks, which others are shown as two updates of one record.
@@ -318,7 +316,7 @@ fn two_editors_see_each_others_prompts_once_over_daemons_that_die() {
     let desk = demo_desk().build();
     let mut one = editor(&desk, refuse_all());
     let mut two = editor(&desk, refuse_all());
-    for round in 0..rounds() {
+    for round in 0..rounds(ROUNDS) {
         let session = new_session(&desk, &mut one);
         let marks = [one.mark(), two.mark()];
         two.ok("session/load", place(&desk, Some(&session)));

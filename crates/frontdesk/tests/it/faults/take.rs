@@ -1,6 +1,10 @@
 //! `who` and `take`: who has a session, and moving it from whoever that is.
 
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
 use std::process::Output;
+use std::thread;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -8,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::homes::{only_one_at_a_time, store_of, two_homes};
 use super::{
-    SOON, agent_lives, begin_prompt, client, demo, endings, eventually, home_processes, log,
-    native, new_session, of_kind, openings, place, status, store, turn,
+    SOON, agent_lives, begin_prompt, client, demo, demo_desk, endings, eventually, home_processes,
+    log, native, new_session, of_kind, openings, place, status, store, turn,
 };
 use crate::acp::ANSWER;
 use crate::desk::Desk;
@@ -168,6 +172,59 @@ fn a_home_that_does_not_answer_keeps_its_session_and_is_named() {
     let (code, taken) = take(&second, &native);
     assert_eq!((code, &taken["taken"]), (Some(0), &json!(true)), "{taken}");
     only_one_at_a_time(&store, &native);
+}
+
+#[test]
+fn a_home_that_was_asked_may_let_go_yet_and_one_that_refuses_connections_is_gone() {
+    let shared = tempfile::tempdir().expect("a folder");
+    let claims = shared.path().join("claims");
+    let desk = demo_desk().env("FRONTDESK_CLAIMS", &claims);
+    let desk = desk.limit("agent_close_ms", 100).limit("stop_term_ms", 50).open();
+    let mut one = client(&desk);
+    let session = new_session(&desk, &mut one);
+    turn(&mut one, &session, "say hello");
+    let mut files = fs::read_dir(&claims).expect("it is claimed");
+    let path = files.next().expect("a claim").expect("it can be read").path();
+    let mut info: Value =
+        serde_json::from_slice(&fs::read(&path).expect("it can be read")).expect("it is JSON");
+    one.ok("session/close", json!({ "sessionId": session }));
+    eventually("a claim that is given back", SOON, || !path.exists());
+
+    // From here on this process has it, as another home's daemon would.
+    let socket = shared.path().join("socket");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    info["pid"] = json!(std::process::id());
+    info["socket"] = json!(socket);
+    info["home"] = json!(shared.path().join("data"));
+    let mut claim = File::create(&path).expect("a file");
+    claim.lock().expect("nobody has it");
+    writeln!(claim, "{info}").expect("it can be written");
+    let other = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("somebody comes");
+        let mut lines = BufReader::new(stream.try_clone().expect("a handle")).lines();
+        let mut next = || lines.next().map(|line| line.expect("it can be read"));
+        next().expect("which face");
+        let greeting: Value = serde_json::from_str(&next().expect("a greeting")).expect("JSON");
+        let answer = json!({ "jsonrpc": "2.0", "id": greeting["id"], "result": {} });
+        writeln!(stream, "{answer}").expect("somebody reads");
+        let asked = next().expect("a request");
+        assert_eq!(next(), None, "nothing else is asked");
+        asked
+    });
+    let (code, refused) = take(&desk, &session);
+    let asked = other.join().expect("it was asked");
+    assert!(asked.contains("_frontdesk/release"), "{asked}");
+    let text = refused["error"]["message"].to_string();
+    assert_eq!((code, &refused["error"]["code"]), (Some(1), &json!(-31005)), "{refused}");
+    assert!(text.contains("may let it go yet"), "{text}");
+    assert!(!text.contains("nothing was changed"), "nobody can tell: {text}");
+
+    // Nobody listens there any more, so that process is another one of the same number.
+    let (code, refused) = take(&desk, &session);
+    let text = refused["error"]["message"].to_string();
+    assert_eq!((code, &refused["error"]["code"]), (Some(1), &json!(-31005)), "{refused}");
+    assert!(text.contains("is gone") && !text.contains("kill"), "{text}");
+    drop(claim);
 }
 
 #[test]

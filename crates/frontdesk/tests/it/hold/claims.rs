@@ -157,3 +157,37 @@ fn a_claim_that_nobody_holds_is_had_while_stale_files_are_removed() {
         }
     });
 }
+
+#[test]
+fn a_held_claim_is_seen_however_many_others_come_and_go() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use frontdesk::hold::claim::{Claims, look};
+
+    let folder = tempfile::tempdir().unwrap();
+    let names: Vec<String> = (0..200).map(|at| format!("kept {at}")).collect();
+    let mut claims = Claims::new(folder.path().to_path_buf());
+    for name in &names {
+        assert_eq!(claims.claim(name, "mine").unwrap(), ClaimOutcome::Claimed);
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for of in 0..2 {
+            let (over, folder) = (&over, folder.path());
+            scope.spawn(move || {
+                let mut others = Claims::new(folder.to_path_buf());
+                for at in 0.. {
+                    others.claim(&format!("{of} {}", at % 40), "").unwrap();
+                    others.release(&format!("{of} {}", (at * 7) % 40));
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        let unseen = |name: &&String| look(folder.path(), name).as_deref() != Some("mine");
+        let missed = (0..30).flat_map(|_| names.iter().filter(unseen)).count();
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(missed, 0, "looks that did not see a lock");
+    });
+}

@@ -1,8 +1,8 @@
 //! Urls that are dead, slow or do not keep to the rules: bounded, told, and nobody else's problem.
 
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -363,4 +363,143 @@ fn what_was_called_unknown_is_asked_again_once_somebody_does_something_with_the_
     let (word, meta) = status(&mut client, id);
     assert_eq!((word.as_str(), &meta["source"]), ("inactive", &json!("agent")));
     assert_eq!(puppet.count("session/status"), 2);
+}
+
+#[test]
+fn a_list_that_is_read_meanwhile_does_not_hide_what_an_agent_says() {
+    // Its list is held back until it is asked for the session, and comes before that answer.
+    let held = Mutex::new(None);
+    let puppet = Puppet::start(move |asked| match asked["method"].as_str() {
+        Some("session/list") => {
+            *held.lock().unwrap() = Some(asked.clone());
+            Vec::new()
+        }
+        Some("session/status") => {
+            let row = json!({ "sessionId": asked["params"]["sessionId"], "cwd": "/w" });
+            let list = held.lock().unwrap().take();
+            let list = list.map(|list| answer(&list, &json!({ "sessions": [row] })));
+            let word = answer(asked, &json!({ "status": "active" }));
+            list.into_iter().chain([Act::Wait(Duration::from_millis(500)), word]).collect()
+        }
+        _ => Vec::new(),
+    });
+    let desk = quick(Desk::builder().agent(AgentSpec::behind("far", &[&puppet.url])));
+    let desk = desk.limit("probe_ms", 30_000).limit("list_wait_ms", 30_000).open();
+    wait_up(&desk, 1);
+    eventually("the question for its list", SOON, || puppet.count("session/list") == 1);
+    let mut client = client(&desk);
+    let (word, meta) = status(&mut client, "s1");
+    assert_eq!((word.as_str(), &meta["source"]), ("active", &json!("agent")), "{meta}");
+    assert_eq!(meta["loadedAt"], json!([puppet.url]));
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_any_more_is_not_asked() {
+    // The first one is answered after the second one's time.
+    let puppet = Puppet::start(|asked| match asked["method"].as_str() {
+        Some("session/status") => {
+            let word = answer(asked, &json!({ "status": "saved" }));
+            vec![Act::Wait(Duration::from_millis(2_000)), word]
+        }
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        _ => Vec::new(),
+    });
+    let agent = AgentSpec::behind("far", &[&puppet.url]);
+    let desk = quick(Desk::builder().agent(agent));
+    let desk = desk.limit("probe_requests", 1).limit("probe_ms", 500).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    client.ok("session/list", json!({}));
+    for n in 1..4 {
+        let (word, meta) = status(&mut client, &format!("01900000-0000-7000-8000-{n:012}"));
+        assert_eq!((word.as_str(), &meta["source"]), ("inactive", &json!("none")), "{n}: {meta}");
+    }
+    // Its list comes behind the answer to the first, and makes room for the next.
+    client.ok("session/list", json!({}));
+    client.ok("session/list", json!({}));
+    assert_eq!(puppet.count("session/status"), 1);
+    assert_eq!(status(&mut client, "s4").1["source"], json!("none"));
+    eventually("the next question", SOON, || puppet.count("session/status") == 2);
+}
+
+#[test]
+fn an_opening_that_is_answered_late_is_no_longer_owed() {
+    let loads = AtomicUsize::new(0);
+    let puppet = Puppet::start(move |asked| match asked["method"].as_str() {
+        Some("session/new") => vec![answer(asked, &json!({ "sessionId": "s1" }))],
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        Some("session/status") => vec![answer(asked, &json!({ "status": "saved" }))],
+        Some("session/close") => vec![answer(asked, &json!({}))],
+        Some("session/load" | "session/resume") => {
+            let first = loads.fetch_add(1, Ordering::Relaxed) == 0;
+            let late = first.then_some(Act::Wait(Duration::from_millis(1_500)));
+            late.into_iter().chain([answer(asked, &json!({}))]).collect()
+        }
+        _ => Vec::new(),
+    });
+    let desk = quick(Desk::builder().agent(AgentSpec::behind("far", &[&puppet.url])));
+    let desk = desk.limit("agent_open_ms", 500).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    let session = new_session(&desk, &mut client);
+    client.ok("session/close", json!({ "sessionId": session }));
+    let error = client.err("session/load", place(&desk, Some(&session)));
+    assert!(error.message.contains("did not answer session/"), "{error:?}");
+    let lease = |client: &mut crate::acp::Acp| {
+        client.ok("_frontdesk/who", json!({ "sessionId": session }))["lease"].clone()
+    };
+    assert_eq!(lease(&mut client), "suspect");
+    eventually("its late answer", SOON, || {
+        client.ok("_frontdesk/info", json!({}))["counters"]["late_answers"] == 1
+    });
+    client.ok("session/load", place(&desk, Some(&session)));
+    client.ok("session/close", json!({ "sessionId": session }));
+    eventually("the agent's own word", SOON, || lease(&mut client) == "cold");
+}
+
+#[test]
+fn an_agent_that_does_not_read_while_it_speaks_is_heard() {
+    let (made, held) = (AtomicUsize::new(0), Mutex::new(None));
+    let puppet = Puppet::start(move |asked| match asked["method"].as_str() {
+        Some("session/new") => {
+            let id = format!("s{}", made.fetch_add(1, Ordering::Relaxed));
+            vec![answer(asked, &json!({ "sessionId": id }))]
+        }
+        Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
+        Some("session/status") => {
+            *held.lock().unwrap() = Some(asked.clone());
+            Vec::new()
+        }
+        Some("session/prompt") if asked["params"]["sessionId"] == "s0" => {
+            let long = "x".repeat(32 << 20);
+            let update = json!({ "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": long } });
+            let params = json!({ "sessionId": "s0", "update": update });
+            let said = json!({ "jsonrpc": "2.0", "method": "session/update", "params": params });
+            let word = held.lock().unwrap().take();
+            let word = word.map(|word| answer(&word, &json!({ "status": "saved" })));
+            let rest =
+                [Act::Say(said.to_string()), answer(asked, &json!({ "stopReason": "end_turn" }))];
+            let pause = Act::Wait(Duration::from_millis(6_000));
+            [pause].into_iter().chain(word).chain(rest).collect()
+        }
+        Some("session/prompt") => vec![answer(asked, &json!({ "stopReason": "end_turn" }))],
+        _ => Vec::new(),
+    });
+    let desk = quick(Desk::builder().agent(AgentSpec::behind("far", &[&puppet.url])));
+    let desk = desk.limit("probe_ms", 60_000).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    client.ok("session/list", json!({}));
+    let sessions: Vec<String> = (0..3).map(|_| new_session(&desk, &mut client)).collect();
+    let word = client.begin("session/status", json!({ "sessionId": "somebody's" }));
+    eventually("the question", SOON, || puppet.count("session/status") == 1);
+    // It speaks, and takes nothing meanwhile: one long prompt fills the way there, one more waits.
+    let first = client.begin("session/prompt", prompt(&sessions[0], "go"));
+    eventually("the first prompt", SOON, || puppet.count("session/prompt") == 1);
+    let long = "y".repeat(12 << 20);
+    let others = [1, 2].map(|at| client.begin("session/prompt", prompt(&sessions[at], &long)));
+    assert_eq!(client.wait(word, ANSWER).expect("its word")["status"], "inactive");
+    for prompt in [first].into_iter().chain(others) {
+        assert_eq!(client.wait(prompt, ANSWER).expect("a turn")["stopReason"], "end_turn");
+    }
 }

@@ -1,10 +1,14 @@
 //! What becomes of sessions when a connection, a server or the daemon dies.
 
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::peer::Way;
+use super::peer::{Puppet, Way, answer};
 use super::{
     SOON, Server, Socket, client, native, new_session, openings, place, quick, status, turn,
     wait_up, world,
@@ -203,4 +207,56 @@ fn a_prompt_that_waits_gets_an_error_when_its_url_stays_away() {
     let log = desk.cli(&["log", &session, "--json"]);
     let ended = String::from_utf8_lossy(&log.stdout).matches("turn_ended").count();
     assert_eq!(ended, 2, "each turn has its ending");
+}
+
+#[test]
+fn a_url_is_asked_for_a_session_when_it_is_written_where() {
+    const ROUNDS: usize = 200;
+    // What the journal has when the url is asked: there is no other trace of it behind a crash.
+    let (journal, claims) =
+        (Arc::new(Mutex::new(PathBuf::new())), Arc::new(Mutex::new(Vec::new())));
+    let (path, found) = (journal.clone(), claims.clone());
+    let puppet = Puppet::start(move |asked| match asked["method"].as_str() {
+        Some("session/new") => vec![answer(asked, &json!({ "sessionId": "s1" }))],
+        Some("session/list") => {
+            let sessions = json!([{ "sessionId": "s1", "cwd": "/" }]);
+            vec![answer(asked, &json!({ "sessions": sessions }))]
+        }
+        Some("session/resume" | "session/load") => {
+            let text = fs::read_to_string(&*path.lock().unwrap()).expect("a journal");
+            found.lock().unwrap().push(text.matches(r#""kind":"claimed""#).count());
+            vec![answer(asked, &json!({}))]
+        }
+        Some("session/status") => vec![answer(asked, &json!({ "status": "inactive" }))],
+        Some("session/close") => vec![answer(asked, &json!({}))],
+        _ => Vec::new(),
+    });
+    let desk = quick(Desk::builder().agent(AgentSpec::behind("far", &[&puppet.url]))).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    let session = new_session(&desk, &mut client);
+    let row = client.ok("_frontdesk/session", json!({ "sessionId": session }));
+    *journal.lock().unwrap() = row["path"].as_str().expect("a path").into();
+    for _ in 0..ROUNDS {
+        client.ok("session/close", json!({ "sessionId": session }));
+        client.ok("session/resume", place(&desk, Some(&session)));
+    }
+    let wanted: Vec<usize> = (2..ROUNDS + 2).collect();
+    assert_eq!(*claims.lock().unwrap(), wanted);
+}
+
+#[test]
+fn a_session_in_doubt_is_settled_however_often_it_is_looked_at() {
+    let (_desk, way, mut a, _b, _store, mut client, session) = cut_world();
+    let running = begin_turn(&mut client, &session);
+    way.cut();
+    client.wait(running, ANSWER).expect_err("its connection is gone");
+    a.kill();
+    a.run();
+    way.mend();
+    // Each look is a message to its lane.
+    eventually("its server's word", SOON, || {
+        let who = client.ok("_frontdesk/who", json!({ "sessionId": session }));
+        who["lease"] == "cold"
+    });
 }

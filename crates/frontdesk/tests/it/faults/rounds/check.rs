@@ -17,8 +17,6 @@ pub(super) struct Room {
     pub(super) journal: PathBuf,
     /// Rounds since it was made or called back.
     pub(super) age: u64,
-    /// A daemon died while it was being closed: what its agent said of that is nobody's.
-    pub(super) is_cut: bool,
 }
 
 /// Which process of an instance was killed.
@@ -67,7 +65,7 @@ impl Check<'_> {
         self.numbers();
         self.owners(store, &room.native);
         self.endings();
-        self.losses(room);
+        self.losses();
         self.said(room);
         self.questions();
     }
@@ -158,19 +156,18 @@ impl Check<'_> {
         assert!(ended.is_empty(), "{}: endings of nothing: {ended:?}", self.what);
     }
 
-    /// A session is lost only with its instance, or where a daemon died while it was opened or closed.
-    fn losses(&mut self, room: &Room) {
-        let (mut owner, mut is_loaded) = (String::new(), false);
-        for record in &self.records {
+    /// A session is lost only with its instance, whatever was under way when a daemon died.
+    fn losses(&mut self) {
+        let mut owner = String::new();
+        for (at, record) in self.records.iter().enumerate() {
             match record["kind"].as_str() {
                 Some("claimed") => {
                     record["data"]["instance"].as_str().unwrap_or_default().clone_into(&mut owner);
-                    is_loaded = false;
                 }
-                Some("loaded") => is_loaded = true,
                 Some("lost") => {
-                    let why = room.is_cut || !is_loaded || self.victims.contains_key(&owner);
-                    assert!(why, "{}: lost without need: {record}", self.what);
+                    let is_killed = self.victims.contains_key(&owner);
+                    let before = &self.records[at.saturating_sub(4)..=at];
+                    assert!(is_killed, "{}: lost without need: {before:?}", self.what);
                 }
                 _ => {}
             }
@@ -192,19 +189,15 @@ impl Check<'_> {
         for (instance, mut kept) in said_in(&self.records) {
             let talk = self.agents.talk(&instance).and_then(|talk| talk.said.get(&room.native));
             let mut said: Vec<String> = talk.into_iter().flatten().map(Value::to_string).collect();
-            if kept.has_cut {
-                // An opening that a dying daemon cut is no opening: what came with it is nobody's.
+            if kept.has_cut && self.victims.contains_key(&instance) {
+                // An opening that the agent's end cut is no opening: what came with it is nobody's.
                 said.retain(|update| !is_greeting(update));
                 kept.updates.retain(|update| !is_greeting(update));
             }
             let kept = kept.updates;
             self.counts.said += said.len() as u64;
             let lacks = said.len().saturating_sub(kept.len());
-            let fits = if room.is_cut {
-                is_within(&kept, &said)
-            } else {
-                said.starts_with(&kept) && lacks <= self.may_lack(&instance)
-            };
+            let fits = said.starts_with(&kept) && lacks <= self.may_lack(&instance);
             self.counts.compare(&said, &kept, fits);
             if !fits {
                 eprintln!("{}", self.counts);
@@ -289,12 +282,6 @@ fn said_in(records: &[Value]) -> BTreeMap<String, Kept> {
         all.entry(cut).or_default().has_cut = true;
     }
     all
-}
-
-/// Whether all of one list is in the other, in order.
-fn is_within(part: &[String], whole: &[String]) -> bool {
-    let mut rest = whole.iter();
-    part.iter().all(|item| rest.any(|other| other == item))
 }
 
 /// What the scripted agent says behind the answer of each opening.

@@ -156,13 +156,7 @@ impl House {
         let row = self.guests[guest].acp.ok("_frontdesk/session", json!({ "sessionId": id }));
         let text = |name: &str| row[name].as_str().expect("a row has it").to_owned();
         let journal = PathBuf::from(text("path"));
-        self.rooms.push(Room {
-            id: id.to_owned(),
-            native: text("nativeId"),
-            journal,
-            age: 0,
-            is_cut: false,
-        });
+        self.rooms.push(Room { id: id.to_owned(), native: text("nativeId"), journal, age: 0 });
     }
 
     /// Has a client load a session, however often that takes.
@@ -316,10 +310,6 @@ impl House {
             Kind::Daemon => {
                 self.note_what_is_under_way();
                 self.desk.kill9();
-                if let Some(id) = &self.closing {
-                    let rooms = self.rooms.iter_mut().filter(|room| room.id == *id);
-                    rooms.for_each(|room| room.is_cut = true);
-                }
                 self.desk.start();
                 self.comes_again(2);
             }
