@@ -8,6 +8,7 @@
 //! and which room takes care of it.
 
 pub mod abilities;
+pub mod aliases;
 pub mod initialize;
 pub mod known;
 pub mod modes;

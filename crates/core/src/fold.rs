@@ -5,6 +5,7 @@
 
 mod describe;
 mod facts;
+mod named;
 mod update;
 
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ pub use facts::{
 pub use update::UpdateKind;
 
 /// Version of the fold: what was folded by another one (snapshots, index rows) is folded again.
-pub const FOLD_VERSION: u32 = 5;
+pub const FOLD_VERSION: u32 = 6;
 
 /// Records without sense that are kept by position; more are only counted.
 pub const ANOMALIES_MAX: usize = 32;
@@ -47,6 +48,14 @@ pub struct View {
     pub agent: String,
     /// The agent's own id of the session.
     pub native: Option<String>,
+    /// Further ids of the same conversation, as its agent told them, oldest first; at most
+    /// [`ALIASES_MAX`](crate::ids::ALIASES_MAX).
+    pub aliases: Vec<String>,
+    /// The one of them under which the agent files it now, where that is not `native`: it is called
+    /// back by this one.
+    pub stored: Option<String>,
+    /// Key of the session that this one turned out to be: all that names this one means that one.
+    pub same_as: Option<String>,
     /// Working directory as given.
     pub cwd: String,
     /// Further directories as given.
@@ -164,6 +173,9 @@ pub struct OpenTurn {
 struct Facts {
     agent: Option<String>,
     native_id: Option<String>,
+    aliases: Value,
+    stored_id: Option<String>,
+    same_as: Option<String>,
     cwd: Option<String>,
     additional_directories: Option<Vec<String>>,
     title: Option<String>,
@@ -256,6 +268,7 @@ impl View {
             epoch: self.epoch,
             agent: std::mem::take(&mut self.agent),
             native: self.native.take(),
+            aliases: std::mem::take(&mut self.aliases),
             deleted: true,
             ..Self::default()
         };
@@ -269,8 +282,9 @@ impl View {
                 self.updated_at = Some(record.at);
                 self.created_by_client = serde_json::from_value(facts.client_info.clone()).ok();
                 self.forked_from = describe::forked_from(&facts.forked_from);
-                self.take_result(facts.result.as_ref());
+                let result = facts.result.clone();
                 self.identify(facts);
+                self.take_result(result.as_ref());
             }
             Kind::Adopted => {
                 self.origin = Origin::Adopted;
@@ -283,6 +297,7 @@ impl View {
             Kind::Metadata => {
                 self.listed_at = instant(facts.updated_at.as_deref()).or(self.listed_at);
                 self.updated_at = self.listed_at.max(self.updated_at);
+                self.same_as = facts.same_as.clone().or(self.same_as.take());
                 if facts.resumable.is_some() {
                     self.resumable = facts.resumable;
                 }
@@ -391,27 +406,6 @@ impl View {
         self.last_activity_at = Some(record.at).max(self.last_activity_at);
     }
 
-    fn identify(&mut self, facts: Facts) {
-        if let Some(agent) = facts.agent {
-            self.agent = agent;
-        }
-        if facts.native_id.is_some() {
-            self.native = facts.native_id;
-        }
-        if let Some(cwd) = facts.cwd {
-            self.cwd = cwd;
-        }
-        if let Some(directories) = facts.additional_directories {
-            self.additional_directories = directories;
-        }
-        if facts.title.is_some() {
-            self.title = facts.title;
-        }
-        if facts.parent.is_some() {
-            self.parent = facts.parent;
-        }
-    }
-
     fn apply_update(&mut self, record: &Record) {
         let params = crate::render::stored_params(&record.data);
         let Some(update) = UpdateKind::of(&params) else {
@@ -434,6 +428,11 @@ impl View {
                 }
             }
             UpdateKind::Info { title } => {
+                if record.kind != Kind::Imported
+                    && let Some((_, told)) = crate::agent::aliases::told_in_update(&params)
+                {
+                    self.learn_aliases(&told);
+                }
                 if title.is_some() {
                     self.generated_name.clone_from(&title);
                     self.title = title;
@@ -461,6 +460,9 @@ impl View {
     fn take_result(&mut self, result: Option<&Value>) {
         if let Some(Value::Object(result)) = result {
             self.take_options(result.clone());
+        }
+        if let Some(result) = result {
+            self.learn_aliases(&crate::agent::aliases::told(result));
         }
     }
 

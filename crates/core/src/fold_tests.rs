@@ -4,6 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::ALIASES_MAX;
 use crate::record::RECORD_VERSION;
 
 fn record(seq: Seq, kind: Kind, data: &str) -> Record {
@@ -306,4 +307,56 @@ proptest! {
         halves.extend(&records[cut..]);
         prop_assert_eq!(whole, halves);
     }
+}
+
+#[test]
+fn aliases_are_learned_wherever_an_agent_tells_them() {
+    let info = |ids: &str| {
+        format!(
+            r#"{{"sessionId":"n","update":{{"sessionUpdate":"session_info_update","aliases":{ids}}}}}"#
+        )
+    };
+    let created = r#"{"agent":"a","nativeId":"n","cwd":"/","result":{"sessionId":"n","aliases":["n","made"]}}"#;
+    let loaded = r#"{"result":{"_meta":{"agentclientprotocol.com/aliases":["loaded"]}}}"#;
+    let records = [
+        record(1, Kind::Created, created),
+        record(2, Kind::Update, &info(r#"["told"]"#)),
+        record(3, Kind::Imported, &info(r#"["of another"]"#)),
+        record(4, Kind::Loaded, loaded),
+        record(5, Kind::Metadata, r#"{"aliases":["listed"],"storedId":"moved"}"#),
+        record(6, Kind::Metadata, r#"{"aliases":7}"#),
+    ];
+    let view = fold(&records);
+    assert_eq!(view.aliases, ["made", "told", "loaded", "listed", "moved"]);
+    assert_eq!((view.native.as_deref(), view.opened_as()), (Some("n"), Some("moved")));
+    assert_eq!(view.natives().len(), 6);
+    assert!(view.is_called("n") && view.is_called("told") && !view.is_called("of another"));
+    // Back to its first id.
+    let mut back = view;
+    back.apply(&record(7, Kind::Metadata, r#"{"storedId":"n"}"#));
+    assert_eq!((back.opened_as(), back.aliases.len()), (Some("n"), 5));
+    back.apply(&record(8, Kind::Deleted, "{}"));
+    assert_eq!(back.aliases.len(), 5, "a tombstone is known by all its names");
+}
+
+#[test]
+fn the_oldest_aliases_make_room_and_what_is_told_again_is_nothing_new() {
+    let ids = |range: std::ops::Range<usize>| range.map(|at| at.to_string()).collect::<Vec<_>>();
+    let mut view = View { native: Some("n".into()), ..View::default() };
+    assert!(view.learn_aliases(&ids(0..ALIASES_MAX)));
+    assert_eq!(view.aliases, ids(0..ALIASES_MAX));
+    assert!(view.learn_aliases(&["new".into(), "0".into()]));
+    assert_eq!(view.aliases.len(), ALIASES_MAX);
+    assert!(view.is_called("0") && view.is_called("new") && !view.is_called("1"));
+    let many = ids(0..2 * ALIASES_MAX);
+    assert!(view.learn_aliases(&many) && !view.learn_aliases(&many));
+}
+
+#[test]
+fn a_session_that_turned_out_to_be_another_one_is_not_listed() {
+    let mut view = fold(&[record(1, Kind::Adopted, r#"{"agent":"a","nativeId":"n","cwd":"/"}"#)]);
+    assert!(view.is_listed());
+    view.apply(&record(2, Kind::Metadata, r#"{"sameAs":"key"}"#));
+    view.apply(&record(3, Kind::Metadata, r#"{"title":"t"}"#));
+    assert!(!view.is_listed() && view.same_as.as_deref() == Some("key"));
 }

@@ -108,6 +108,9 @@ impl fmt::Debug for InstanceId {
 /// Longest session id taken from a client or an agent, in bytes.
 pub const SESSION_ID_BYTES_MAX: usize = 4096;
 
+/// Other ids of one conversation that are kept; the oldest are forgotten.
+pub const ALIASES_MAX: usize = 16;
+
 /// Whether an id may serve as a file name as it stands: `[A-Za-z0-9_-]{1,64}`.
 #[must_use]
 pub fn is_path_safe(id: &str) -> bool {

@@ -7,6 +7,7 @@
 
 use serde_json::Value;
 
+use super::aliases::is_row_of;
 use super::quirks::Quirks;
 
 /// What the code of a failed open says by itself.
@@ -48,13 +49,13 @@ pub enum Listed {
 }
 
 impl Listed {
-    /// Looks for `session_id` in the results of `session/list`, first page first, asked without a
+    /// Looks for `session_id`, also as an alias, in the results of `session/list`, first page first, asked without a
     /// filter. "No" takes a whole list: every page an object with `sessions`, the last one without
     /// a `nextCursor`.
     #[must_use]
     pub fn look(pages: &[Value], session_id: &str) -> Self {
         let rows = |page: &Value| page.get("sessions").and_then(Value::as_array).cloned();
-        let has = |row: &Value| row.get("sessionId").and_then(Value::as_str) == Some(session_id);
+        let has = |row: &Value| is_row_of(row, session_id);
         if pages.iter().filter_map(rows).flatten().any(|row| has(&row)) {
             return Self::Yes;
         }

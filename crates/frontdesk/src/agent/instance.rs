@@ -124,6 +124,9 @@ pub(super) struct Shared {
     pub(super) kept: HashMap<Arc<str>, u64>,
     /// Sessions that it was asked to open without an answer in time, by the number of the request.
     pub(super) unanswered: HashMap<u64, Arc<str>>,
+    /// From other ids of its sessions to those used here, and from these to what it is spoken to by.
+    pub(super) heard: HashMap<Arc<str>, Arc<str>>,
+    pub(super) spoken: HashMap<Arc<str>, Arc<str>>,
 }
 
 /// Where a message of the agent ended.

@@ -5,6 +5,7 @@ mod having;
 pub mod instance;
 pub mod ledger;
 pub mod link;
+pub mod names;
 pub mod proc;
 pub mod reading;
 mod routes;

@@ -195,8 +195,12 @@ fn place(instance: &Instance, end: u64, part: u32, ack: u64) -> Place {
 }
 
 async fn deliver(instance: &Arc<Instance>, message: Message, at: Place) {
+    let message = match message {
+        Message::Response(frame) => return answer(instance, frame, at).await,
+        message => instance.in_own_name(message),
+    };
     match message {
-        Message::Response(frame) => answer(instance, frame, at).await,
+        Message::Response(_) => {}
         Message::Request(ref frame) | Message::Notification(ref frame) => {
             let session = frame.session_id().map(|id| id.into_owned());
             let owned = frame.has_session_id();
@@ -314,6 +318,7 @@ async fn to_session(instance: &Arc<Instance>, session: &str, message: Message, p
         return early(instance, session, message, place).await;
     };
     learn_child(instance, session, message.frame());
+    instance.learn_names(message.frame());
     let Place { at, ack } = place;
     instance.may_speak().await;
     lane.send(LaneMsg::Agent { message, at, ack, done }).await;

@@ -62,6 +62,7 @@ impl Instance {
                 let room = self.room(frame.len()).await?;
                 let mut ledger = self.ledger.lock().await;
                 let number = ledger.skip();
+                let frame = self.in_its_name(frame);
                 self.link.put(number, frame, room).map_err(|_| self.ended_error())
             }
             posted => posted,
@@ -140,6 +141,7 @@ impl Instance {
             return Err(self.ended_error());
         }
         let number = ledger.next();
+        let frame = self.in_its_name(frame);
         ledger.input(number, entry, &frame).map_err(|error| self.unwritten(&error))?;
         self.cut_if_long(&mut ledger);
         self.link.put(number, frame, room).map_err(|_| self.ended_error())
@@ -304,7 +306,7 @@ impl Instance {
             return Err(self.ended_error());
         }
         let number = ledger.next();
-        let frame = frame(&number.to_string());
+        let frame = self.in_its_name(frame(&number.to_string()));
         ledger.input(number, entry, &frame).map_err(|error| self.unwritten(&error))?;
         self.cut_if_long(&mut ledger);
         {

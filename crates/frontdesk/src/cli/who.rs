@@ -84,6 +84,13 @@ fn show(who: &Value, is_held: bool, shell: &mut Shell) -> Result<(), Failure> {
             shell.out.line(&format!("  {name:<11} {}", text::line(&value)))?;
         }
     }
+    for also in who["alsoHeld"].as_array().into_iter().flatten() {
+        let id = word(&also["id"]).unwrap_or_default();
+        let by = &also["heldBy"];
+        let line =
+            format!("{id}, by pid {} as {}", by["pid"], word(&by["key"]).unwrap_or_default());
+        shell.out.line(&format!("  {:<11} {}", "also held", text::line(&line)))?;
+    }
     for client in who["clients"].as_array().into_iter().flatten() {
         let name = word(&client["name"]).unwrap_or_else(|| "unnamed".to_owned());
         let role = word(&client["role"]).unwrap_or_default();

@@ -73,6 +73,7 @@ impl Turn {
             Step::Plan { entries } => self.plan(&entries)?,
             Step::Tool { title } => self.tool(&title)?,
             Step::Title(title) => self.rename(&title),
+            Step::Clear { quiet } => self.clear(quiet)?,
             Step::Subagent(title) => self.subagent(&title)?,
             Step::Mode(mode) => self.change_mode(&mode),
             Step::Commands => self.update(&commands_update()),
@@ -106,6 +107,24 @@ impl Turn {
             | Step::Stderr { .. }
             | Step::Child { .. } => self.misbehave(step),
         }
+        Ok(())
+    }
+
+    /// Files the conversation under a new id, as agents do whose context was cleared. It goes on under
+    /// its old one as long as it is loaded.
+    fn clear(&mut self, quiet: bool) -> Result<(), End> {
+        let moved = self.session.move_to(&self.agent.store, &uuid::Uuid::now_v7().to_string());
+        let moved = moved.map_err(|error| {
+            eprintln!("frontdesk demo-agent: {error}");
+            End::Failed(Failure::internal("the session store failed"))
+        })?;
+        if !quiet {
+            self.update(&json!({
+                "sessionUpdate": "session_info_update",
+                "_meta": { frontdesk_core::agent::aliases::META: [moved] },
+            }));
+        }
+        self.say(&format!("filed under {moved}"));
         Ok(())
     }
 

@@ -93,6 +93,10 @@ impl Agent {
             let state = lock(&session.state);
             json!({ "modes": state.modes(), "configOptions": state.options() })
         };
+        let filed = session.filed_as();
+        if filed != session.id {
+            result["aliases"] = json!([filed]);
+        }
         if name {
             result["sessionId"] = json!(session.id);
         }
@@ -125,13 +129,20 @@ impl Agent {
         })
     }
 
+    fn filed_as(&self, id: &str) -> String {
+        if self.options.forgets_ids { id.to_owned() } else { self.store.filed_as(id) }
+    }
+
     fn open_now(&self, id: &str, place: Place, replay: bool) -> Result<Arc<Session>, Failure> {
         let failed = |error: StoreError| store_failure(&error, id);
         let session = match self.session(id) {
             Some(session) => session,
             None => {
-                let summary = self.store.summary(id).map_err(failed)?;
-                let file = self.store.open(id).map_err(failed)?;
+                let filed = self.filed_as(id);
+                let mut summary = self.store.summary(&filed).map_err(failed)?;
+                let file = self.store.open(&filed).map_err(failed)?;
+                // It is spoken of by the id that was asked for.
+                summary.id = id.to_owned();
                 Arc::new(Session::new(summary, file))
             }
         };
@@ -145,7 +156,9 @@ impl Agent {
         self.enter(&session, if replay { "load" } else { "resume" }, &moved);
         if replay {
             self.store
-                .replay(id, |update| self.out.notify("session/update", &update_params(id, update)))
+                .replay(&self.filed_as(id), |update| {
+                    self.out.notify("session/update", &update_params(id, update))
+                })
                 .map_err(failed)?;
         }
         Ok(session)
@@ -160,12 +173,14 @@ impl Agent {
         let place = Place::read(params, false)?;
         self.apart(request, None, move |agent| {
             let failed = |error: StoreError| store_failure(&error, &id);
-            let mut summary = agent.store.summary(&id).map_err(failed)?;
+            let filed = agent.filed_as(&id);
+            let mut summary = agent.store.summary(&filed).map_err(failed)?;
+            summary.aliases.clear();
             summary.id = Uuid::now_v7().to_string();
             summary.cwd = place.cwd;
             summary.directories = place.directories;
             let mut file = agent.store.create(&summary).map_err(failed)?;
-            agent.store.copy_history(&id, &mut file).map_err(failed)?;
+            agent.store.copy_history(&filed, &mut file).map_err(failed)?;
             let session = Arc::new(Session::new(summary, file));
             agent.enter(&session, "fork", &format!(r#","from":{}"#, quote(&id)));
             Ok(After::Made(session))

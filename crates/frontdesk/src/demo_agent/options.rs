@@ -34,6 +34,8 @@ pub(super) struct Options {
     pub(super) status_open: bool,
     /// The id that every new session gets.
     pub(super) one_id: Option<String>,
+    /// Sessions are opened by their newest id only.
+    pub(super) forgets_ids: bool,
     /// A resume makes another session and answers with its id.
     pub(super) resume_replaces: bool,
     /// Wait this long before the first line is read.
@@ -68,6 +70,7 @@ impl Options {
             fork: true,
             status_open: false,
             one_id: None,
+            forgets_ids: false,
             resume_replaces: false,
             slow_start: Duration::ZERO,
             banner: None,
@@ -161,6 +164,7 @@ pub(super) fn parse(
             "--ignore-capabilities" => options.ignore_capabilities = true,
             "--stay" => options.stay = true,
             "--one-id" => options.one_id = Some(value()?),
+            "--forgets-ids" => options.forgets_ids = true,
             "--resume-replaces" => options.resume_replaces = true,
             "--log" => options.log = Some(PathBuf::from(value()?)),
             "--listen" => options.listen = Some(loopback(&value()?)?),
@@ -234,6 +238,7 @@ Options:
   --ask-always            ask for permission at the start of every turn, in mode `auto` too
   --ignore-capabilities   call fs/* and terminal/* even if the client did not offer them
   --one-id ID             give every new session this id, as some agents do
+  --forgets-ids           open a session by its newest id only, once `clear` has moved it
   --resume-replaces       answer session/resume with another, new session
   --stay                  do not end when stdin ends, as some agents do
   --log DIR               keep all that is read and written in a file of this folder

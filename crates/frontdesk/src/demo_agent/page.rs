@@ -25,6 +25,9 @@ pub(super) fn page(rows: &[Summary], cwd: Option<&str>, after: Option<&(i64, Str
             if let Some(title) = &row.title {
                 info["title"] = json!(title);
             }
+            if !row.aliases.is_empty() {
+                info["aliases"] = json!(row.aliases);
+            }
             if !row.directories.is_empty() {
                 info["additionalDirectories"] = json!(row.directories);
             }

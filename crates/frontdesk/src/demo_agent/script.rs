@@ -48,6 +48,7 @@ pub(super) const WORDS: &[Word] = &[
     word("plan A; B; C", "show a plan and walk through it"),
     word("tool TITLE", "show a tool call from start to end"),
     word("title TEXT", "rename the session"),
+    word("clear [quiet]", "move the conversation to a new id, and tell both"),
     word("subagent TITLE", "have a child session work, ask for permission and end"),
     word("mode ID", "change the mode (ask, auto)"),
     word("commands", "send the list of commands again"),
@@ -105,6 +106,10 @@ pub(super) enum Step {
         title: String,
     },
     Title(String),
+    /// Moves the conversation to a new id.
+    Clear {
+        quiet: bool,
+    },
     /// Has a subagent say and ask something.
     Subagent(String),
     Mode(String),
@@ -200,6 +205,9 @@ fn step(line: &str) -> Option<Step> {
         }
         "tool" => Some(Step::Tool { title: text()? }),
         "title" => Some(Step::Title(text()?)),
+        "clear" if rest.is_empty() || rest == "quiet" => {
+            Some(Step::Clear { quiet: rest == "quiet" })
+        }
         "subagent" => Some(Step::Subagent(text()?)),
         "mode" => one_word(rest).map(|id| Step::Mode(id.to_owned())),
         "commands" => bare(Step::Commands),

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::lock;
 use super::script;
-use super::store::{SessionFile, StoreError, Summary};
+use super::store::{SessionFile, Store, StoreError, Summary};
 use super::wire::{Failure, Out, Signal};
 
 /// A session in memory.
@@ -103,6 +103,23 @@ impl Session {
     /// Writes an event to the file. A full disk does not stop the agent; stderr says so.
     pub(super) fn record(&self, event: &str, members: &str) {
         complain(lock(&self.file).append(event, members));
+    }
+
+    /// The id under which its history is filed.
+    pub(super) fn filed_as(&self) -> String {
+        lock(&self.file).id()
+    }
+
+    /// Files the history under a new id, which is returned; what the session had before stays known.
+    ///
+    /// # Errors
+    /// If the file cannot be moved.
+    pub(super) fn move_to(&self, store: &Store, id: &str) -> Result<String, StoreError> {
+        let mut file = lock(&self.file);
+        let from = file.id();
+        store.rename(&mut file, id)?;
+        file.append("moved", &format!(r#""from":{}"#, quote(&from)))?;
+        Ok(id.to_owned())
     }
 
     /// Stores an update and shows it, in that order. `update` is JSON text on one line.

@@ -68,6 +68,8 @@ pub(super) struct Summary {
     pub(super) options: Vec<(String, String)>,
     /// How many prompts it got.
     pub(super) turns: u64,
+    /// The ids it had before.
+    pub(super) aliases: Vec<String>,
 }
 
 /// One line of a file, as far as we read it back.
@@ -82,6 +84,8 @@ struct Line<'a> {
     directories: Option<Vec<String>>,
     #[serde(default)]
     title: Option<String>,
+    #[serde(default)]
+    from: Option<String>,
     #[serde(default)]
     mode: Option<String>,
     #[serde(default)]
@@ -175,6 +179,26 @@ impl Store {
         Ok(SessionFile { file, path })
     }
 
+    /// Files an open session under another id.
+    ///
+    /// # Errors
+    /// If the file cannot be moved.
+    pub(super) fn rename(&self, file: &mut SessionFile, id: &str) -> Result<(), StoreError> {
+        let path = self.path(id).ok_or(StoreError::Unknown)?;
+        fs::rename(&file.path, &path).map_err(io_error("rename", &file.path))?;
+        file.path = path;
+        Ok(())
+    }
+
+    /// The id under which a session is filed now, by that one or one that it had before.
+    pub(super) fn filed_as(&self, id: &str) -> String {
+        if self.has(id) {
+            return id.to_owned();
+        }
+        let found = self.list().into_iter().find(|row| row.aliases.iter().any(|alias| alias == id));
+        found.map_or_else(|| id.to_owned(), |row| row.id)
+    }
+
     /// Removes a session; an unknown one is no error.
     ///
     /// # Errors
@@ -238,7 +262,9 @@ impl Store {
         let mut result = Ok(());
         self.each_line(from, |bytes| {
             let Ok(line) = serde_json::from_slice::<Line<'_>>(bytes) else { return };
-            if result.is_ok() && !matches!(line.event.as_str(), "created" | "opened" | "closed") {
+            if result.is_ok()
+                && !matches!(line.event.as_str(), "created" | "opened" | "closed" | "moved")
+            {
                 let mut whole = bytes.to_vec();
                 whole.push(b'\n');
                 result = to.file.write_all(&whole).map_err(io_error("append to", &to.path));
@@ -311,6 +337,7 @@ impl Summary {
                 }
             }
             "title" => self.title = line.title,
+            "moved" => self.aliases.extend(line.from),
             "ended" => {}
             "mode" => {
                 self.mode = line.mode;
@@ -332,6 +359,12 @@ impl Summary {
 }
 
 impl SessionFile {
+    /// The id under which it is filed.
+    pub(super) fn id(&self) -> String {
+        let name = self.path.file_stem().and_then(|name| name.to_str());
+        name.unwrap_or_default().to_owned()
+    }
+
     /// Whether no other process has the session open: the lock goes with its process. Nobody is
     /// kept out by it, as the stores of real agents keep nobody out.
     pub(super) fn is_alone(&self) -> bool {

@@ -257,13 +257,17 @@ async fn adopt_by_word(
         && !abilities.list
         && abilities.can_reopen()
         && !instance.quirks().loads_unknown;
+    // What was read of its list is a moment old: it may be in there by now, under another id.
+    let listed = if knows { node.listed_row(&instance, asked).await } else { None };
     if is_new {
         node.set_aside(instance, conn);
     }
     if !knows && !only_load_tells {
         return None;
     }
-    let row = if knows {
+    let row = if let Some(row) = listed {
+        row
+    } else if knows {
         json!({ "sessionId": asked, "cwd": cwd })
     } else {
         json!({ "sessionId": asked, "cwd": cwd, "_unproven": true })

@@ -93,7 +93,8 @@ async fn try_delete(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result
     } else {
         (instance, is_new)
     };
-    let outcome = delete_at_agent(node, &instance, &native).await;
+    let stored = row.view.opened_as().unwrap_or_default();
+    let outcome = delete_at_agent(node, &instance, stored).await;
     if is_new {
         node.set_aside(instance, conn);
     }

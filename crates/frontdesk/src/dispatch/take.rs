@@ -26,7 +26,10 @@ pub(super) async fn who(node: &Arc<Node>, row: &Row) -> Value {
     let mut who = super::ext::row_json(node, &row);
     if let Some(who) = who.as_object_mut() {
         who.retain(|name, _| {
-            let kept = ["key", "agent", "nativeId", "status", "state", "source", "ageMs", "owner"];
+            let kept = [
+                "key", "agent", "nativeId", "status", "state", "source", "ageMs", "owner",
+                "aliases",
+            ];
             kept.contains(&name.as_str())
         });
     }
@@ -53,6 +56,10 @@ pub(super) async fn who(node: &Arc<Node>, row: &Row) -> Value {
     }
     if let Some(holder) = node.holder_of(&row) {
         who["heldBy"] = holder.to_json();
+    }
+    let also = node.also_held(&row);
+    if !also.is_empty() {
+        who["alsoHeld"] = json!(also);
     }
     // A lane that cannot write answers nobody.
     if let Some(lane) = node.running_lane(row.key).filter(|_| !node.log.is_stuck(row.key)) {

@@ -121,6 +121,17 @@ impl IndexError {
     }
 }
 
+/// What the session of a key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// A session of its own.
+    Own,
+    /// It turned out to be the same conversation as this one.
+    SameAs(Key),
+    /// A deleted one.
+    Deleted,
+}
+
 /// A session that has a native id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
@@ -271,10 +282,10 @@ impl Index {
         self.quick(|conn| read::get(conn, &self.sessions, key)).flatten()
     }
 
-    /// Whether the session of a key was deleted; `None` if there is no such session.
+    /// What the session of a key is; `None` if there is no such session.
     #[must_use]
-    pub fn is_deleted(&self, key: Key) -> Option<bool> {
-        self.quick(|conn| read::is_deleted(conn, key)).flatten()
+    pub fn standing(&self, key: Key) -> Option<Standing> {
+        self.quick(|conn| read::standing(conn, key)).flatten()
     }
 
     /// Sessions with a native id, deleted ones too.

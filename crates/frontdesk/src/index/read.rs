@@ -6,7 +6,7 @@ use frontdesk_core::ids::Key;
 use rusqlite::{Connection, Row, ToSql, params_from_iter};
 
 use super::entry::{Entry, folder_text};
-use super::{IndexError, Known};
+use super::{IndexError, Known, Standing};
 use crate::log::JOURNAL_NAME;
 
 /// The columns of which an [`Entry`] is made, in its order.
@@ -80,16 +80,27 @@ pub(super) fn get(
     rows.next()?.map(|row| entry(row, sessions)).transpose()
 }
 
-/// Whether a key is that of a session, and of a deleted one; `None` if it is not known.
-pub(super) fn is_deleted(conn: &Connection, key: Key) -> Result<Option<bool>, IndexError> {
-    let mut statement = conn.prepare_cached("SELECT deleted FROM session WHERE key = ?")?;
+/// What the session of a key is; `None` if it is not known.
+pub(super) fn standing(conn: &Connection, key: Key) -> Result<Option<Standing>, IndexError> {
+    let mut statement = conn.prepare_cached("SELECT deleted, same FROM session WHERE key = ?")?;
     let mut rows = statement.query([key_bytes(key)])?;
-    Ok(rows.next()?.map(|row| row.get(0)).transpose()?)
+    let Some(row) = rows.next()? else { return Ok(None) };
+    if row.get(0)? {
+        return Ok(Some(Standing::Deleted));
+    }
+    let same: Option<Vec<u8>> = row.get(1)?;
+    Ok(Some(match same {
+        Some(same) => Standing::SameAs(key_of(&same)?),
+        None => Standing::Own,
+    }))
 }
 
-/// Sessions with a native id, deleted ones too, in the order of their keys.
+/// Sessions with a native id, their first one or an alias, deleted ones too, in the order of their
+/// keys. Those that turned out to be another one are left out: that one has their ids.
 pub(super) fn natives(conn: &Connection, native: &str) -> Result<Vec<Known>, IndexError> {
-    let sql = "SELECT key, agent, deleted FROM session WHERE native = ? ORDER BY key";
+    let sql = "SELECT key, agent, deleted FROM session WHERE native = ?1 AND same IS NULL
+        UNION SELECT key, agent, deleted FROM alias JOIN session ON session.id = alias.session
+        WHERE alias.id = ?1 AND same IS NULL ORDER BY key";
     let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query([native])?;
     let mut known = Vec::new();

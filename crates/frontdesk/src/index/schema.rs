@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::IndexError;
 
 /// Version of the tables below.
-const SCHEMA_VERSION: u32 = 1;
+const SCHEMA_VERSION: u32 = 2;
 
 /// What `user_version` says in a file that this program can read: tables and fold.
 pub(super) const VERSION: u32 = SCHEMA_VERSION << 16 | FOLD_VERSION;
@@ -23,7 +23,8 @@ const CACHE_KIB: u32 = 512;
 /// that only the end of a recovery is ever waited for.
 const BUSY_MS: u32 = 2_000;
 
-/// One row a session; `listed` is 0 for deleted and unproven ones. The order of lists is
+/// One row a session; `listed` is 0 for deleted and unproven ones, and for those that turned out to
+/// be another one, whose key is `same`. Their further native ids are in `alias`. The order of lists is
 /// (`ordered`, `updated`, `key`), falling.
 const TABLES: &str = "
 CREATE TABLE session (
@@ -38,6 +39,7 @@ CREATE TABLE session (
     updated INTEGER NOT NULL,
     listed INTEGER NOT NULL,
     deleted INTEGER NOT NULL,
+    same BLOB,
     archived INTEGER NOT NULL,
     child INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
@@ -54,6 +56,9 @@ CREATE INDEX by_folder ON session(folder, ordered, updated, key) WHERE listed = 
 CREATE INDEX by_real ON session(real, ordered, updated, key) WHERE listed = 1 AND real IS NOT NULL;
 CREATE INDEX by_future ON session(ordered, updated, key) WHERE listed = 1 AND ordered < updated;
 CREATE INDEX by_native ON session(native) WHERE native IS NOT NULL;
+CREATE TABLE alias (id TEXT NOT NULL, session INTEGER NOT NULL, PRIMARY KEY (id, session))
+    STRICT, WITHOUT ROWID;
+CREATE INDEX alias_of ON alias(session);
 CREATE TABLE tally (agent TEXT PRIMARY KEY, sessions INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE passage (

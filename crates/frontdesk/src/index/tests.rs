@@ -253,7 +253,7 @@ fn a_deleted_session_stays_deleted_and_its_words_are_gone() {
     };
     writer.batch(|w| put_row(w, &entry)).unwrap();
     assert!(home.all().is_empty() && home.found("needle").is_empty());
-    assert_eq!((home.index.count(None), home.index.is_deleted(key(1))), (0, Some(true)));
+    assert_eq!((home.index.count(None), home.index.standing(key(1))), (0, Some(Standing::Deleted)));
     let known = home.index.natives("n1");
     assert_eq!(known, [Known { key: key(1), agent: "a".into(), deleted: true }]);
     // A late word behind the tombstone changes nothing.
@@ -262,7 +262,7 @@ fn a_deleted_session_stays_deleted_and_its_words_are_gone() {
     home.append(1, std::slice::from_ref(&tomb));
     home.append(1, &[Record { kind: Kind::Title, seq: 10, ..tomb }]);
     catch(&mut writer, &home, 1);
-    assert!(home.index.is_deleted(key(1)) == Some(true) && home.all().is_empty());
+    assert!(home.index.standing(key(1)) == Some(Standing::Deleted) && home.all().is_empty());
     let mut first = true;
     while writer.purge_step(std::mem::take(&mut first)).unwrap() {}
     writer.settle().unwrap();

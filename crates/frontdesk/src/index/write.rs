@@ -80,15 +80,15 @@ impl Writer {
     pub fn put(&mut self, entry: &Entry, disk: Disk) -> Result<(), IndexError> {
         let view = &entry.view;
         let before = self.before(entry.key)?;
-        let listed = !view.deleted && !view.unproven;
+        let listed = view.is_listed();
         let words = if listed { titles(view) } else { String::new() };
         let words_sum = i64::from(crc32fast::hash(words.as_bytes()));
         let sql = "INSERT INTO session (key, agent, native, folder, real, day, ordered, updated,
-            listed, deleted, archived, child, bytes, modified, head, text_bytes, text_seq, titles, view)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 0, 0, ?16, ?17)
+            listed, deleted, archived, child, bytes, modified, head, text_bytes, text_seq, titles, view, same)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 0, 0, ?16, ?17, ?18)
             ON CONFLICT (key) DO UPDATE SET agent = ?2, native = ?3, folder = ?4, real = ?5, day = ?6,
             ordered = ?7, updated = ?8, listed = ?9, deleted = ?10, archived = ?11, child = ?12,
-            bytes = ?13, modified = ?14, head = ?15, titles = ?16, view = ?17 RETURNING id";
+            bytes = ?13, modified = ?14, head = ?15, titles = ?16, view = ?17, same = ?18 RETURNING id";
         let id: i64 = self.conn.prepare_cached(sql)?.query_row(
             params![
                 read::key_bytes(entry.key),
@@ -108,9 +108,11 @@ impl Writer {
                 disk.head,
                 words_sum,
                 write_view(view),
+                view.same_as.as_ref().and_then(|key| key.parse().ok()).map(read::key_bytes),
             ],
             |row| row.get(0),
         )?;
+        self.put_aliases(id, before.is_some(), &view.aliases)?;
         if before.as_ref().map_or(0, |before| before.titles) != words_sum {
             self.conn.prepare_cached("DELETE FROM titled WHERE rowid = ?")?.execute([id])?;
             if !words.is_empty() {
@@ -130,6 +132,17 @@ impl Writer {
         Ok(())
     }
 
+    fn put_aliases(&self, id: i64, again: bool, aliases: &[String]) -> Result<(), IndexError> {
+        if again {
+            self.conn.prepare_cached("DELETE FROM alias WHERE session = ?")?.execute([id])?;
+        }
+        for alias in aliases {
+            let sql = "INSERT OR IGNORE INTO alias (id, session) VALUES (?, ?)";
+            self.conn.prepare_cached(sql)?.execute(params![alias, id])?;
+        }
+        Ok(())
+    }
+
     /// Removes a session that is none any more, without a trace.
     ///
     /// # Errors
@@ -138,6 +151,7 @@ impl Writer {
         let Some(before) = self.before(key)? else { return Ok(()) };
         self.forget_text(before.id)?;
         self.conn.prepare_cached("DELETE FROM titled WHERE rowid = ?")?.execute([before.id])?;
+        self.put_aliases(before.id, true, &[])?;
         self.conn.prepare_cached("DELETE FROM session WHERE id = ?")?.execute([before.id])?;
         self.tally(before.listed.then_some(&*before.agent), -1)
     }
@@ -303,7 +317,7 @@ impl Writer {
     /// # Errors
     /// If the index cannot be read.
     pub fn has(&self, key: Key) -> Result<bool, IndexError> {
-        Ok(read::is_deleted(&self.conn, key)?.is_some())
+        Ok(read::standing(&self.conn, key)?.is_some())
     }
 
     /// The number of the last time the index was in step with the journals.

@@ -104,7 +104,7 @@ impl Changed {
 
 impl Teller {
     fn take(&mut self, news: &News) {
-        let row = news.row.as_deref().filter(|row| !row.view.unproven);
+        let row = news.row.as_deref().filter(|row| row.is_listed());
         if news.born
             && let Some(row) = row
         {

@@ -73,6 +73,8 @@ impl Newborn {
 struct Origin {
     parent: Key,
     native: String,
+    /// The id by which the agent is asked for it.
+    asked_as: String,
     command_id: String,
     approval: Option<ApprovalMode>,
 }
@@ -112,6 +114,7 @@ impl Node {
         let origin = Origin {
             parent: parent.key,
             native: parent.view.native.clone().unwrap_or_default(),
+            asked_as: parent.view.opened_as().unwrap_or_default().to_owned(),
             command_id: command_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string()),
             // What nobody may do in the parent nobody may do in its fork.
             approval: parent.view.policy.as_ref().map(|policy| policy.mode),
@@ -184,7 +187,7 @@ impl Node {
     ) -> Result<Newborn, WireError> {
         let key = self.fresh_key();
         let (lane, rx) = LaneHandle::new(key, self.limits.lane_messages);
-        let native = origin.as_ref().map(|origin| origin.native.as_str());
+        let native = origin.as_ref().map(|origin| origin.asked_as.as_str());
         let client = bearing.by.client.clone();
         let birth = instance.call_birth(&bearing.frame, native, &client, (lane.clone(), rx)).await;
         let birth = birth.inspect_err(|error| {
@@ -205,7 +208,8 @@ impl Node {
                     instance.unroute(&birth.native);
                     return Err(error);
                 }
-                let claimed = self.claim(instance, &birth.native, &key.to_string(), true).await;
+                let natives = [&*birth.native].into();
+                let claimed = self.claim(instance, &natives, &key.to_string(), true).await;
                 if let Err(error) = claimed {
                     if error.code == Code::HeldElsewhere {
                         self.learn(&instance.agent, "ids_repeat");

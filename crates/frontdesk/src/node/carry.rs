@@ -414,6 +414,8 @@ impl Node {
         let owed = balance.owed.iter().filter(|owed| owed.session == native);
         let requests = requests.collect();
         let owed = owed.map(|owed| (owed.hop.clone(), owed.frame.clone())).collect();
+        instance.also_known(&native, view.aliases.iter().map(String::as_str));
+        instance.speak_of(&native, view.opened_as());
         instance.adopt_children(&native, ends.children().map(|(child, _)| child));
         let parts = Parts {
             ends,
@@ -450,10 +452,12 @@ impl Node {
         let (node, instance) = (self.clone(), instance.clone());
         tokio::spawn(async move {
             for native in let_go {
-                let _ = instance.link.release(&node.claim_name(&instance.agent, &native)).await;
+                node.release_claims(&instance, &native).await;
             }
             for (native, key) in claims {
-                let renewed = node.claim(&instance, &native, &key.to_string(), true).await;
+                // Its lane sees to its other ids.
+                let natives = [&*native].into();
+                let renewed = node.claim(&instance, &natives, &key.to_string(), true).await;
                 if let Err(error) = renewed {
                     tracing::warn!(instance = %instance.id, error = %error.message, "failed to renew a claim");
                 }

@@ -9,6 +9,7 @@
 //! memory first and the index then can miss one.
 
 mod pending;
+mod same;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock};
@@ -19,6 +20,7 @@ use frontdesk_core::ids::Key;
 use frontdesk_core::route::{Candidate, Meaning, meaning};
 use frontdesk_core::session::Session;
 
+use self::same::Standing;
 pub use super::row::{Live, Row};
 use super::standing::Bell;
 use crate::agent::instance::Instance;
@@ -113,7 +115,7 @@ impl Directory {
     /// The agent for which the index counts a session.
     fn counted(&self, key: Key) -> Option<Arc<str>> {
         let entry = self.index.get(key)?;
-        (!entry.view.deleted && !entry.view.unproven).then(|| entry.view.agent.as_str().into())
+        entry.view.is_listed().then(|| entry.view.agent.as_str().into())
     }
 
     /// The row of a session.
@@ -187,11 +189,13 @@ impl Directory {
     /// session was deleted.
     #[must_use]
     pub fn look_up(&self, id: &str, bound: Option<&str>) -> (Meaning, bool) {
-        let by_key = id.parse::<Key>().ok().map(|key| (key, self.is_gone(key)));
-        if let Some((key, Some(false))) = by_key {
-            return (meaning(Some(key), &[], bound), false);
-        }
-        let known = self.natives(id);
+        let by_key = id.parse::<Key>().ok().and_then(|key| self.standing(key));
+        let entombed = match by_key {
+            Some(Standing::Own(key)) => return (meaning(Some(key), &[], bound), false),
+            Some(Standing::Deleted) => true,
+            None => false,
+        };
+        let known = own_first(self.natives(id), id);
         let candidates: Vec<Candidate<'_>> = known
             .iter()
             .filter(|(known, _)| !known.deleted)
@@ -201,25 +205,8 @@ impl Directory {
                 loaded: row.as_ref().is_some_and(|row| row.is_loaded()),
             })
             .collect();
-        let entombed = matches!(by_key, Some((_, Some(true))));
         let deleted = candidates.is_empty() && (entombed || !known.is_empty());
         (meaning(None, &candidates, bound), deleted)
-    }
-
-    /// Whether the session of a key was deleted; `None` if there is no such session.
-    fn is_gone(&self, key: Key) -> Option<bool> {
-        let tables = read(&self.tables);
-        if tables.rows.contains_key(&key) {
-            return Some(false);
-        }
-        match tables.gone.get(&key).map(|gone| &gone.what) {
-            Some(Change::Deleted(_)) => Some(true),
-            Some(_) => None,
-            None => {
-                drop(tables);
-                self.index.is_deleted(key)
-            }
-        }
     }
 
     /// Sessions with a native id, deleted ones too, in the order of their keys; with their rows
@@ -236,6 +223,9 @@ impl Directory {
                     continue;
                 }
                 let row = tables.rows.get(&cold.key).map(|hot| hot.row.clone());
+                if row.as_ref().is_some_and(|row| row.view.same_as.is_some()) {
+                    continue;
+                }
                 known.push((cold, row));
             }
         }
@@ -288,7 +278,8 @@ impl Directory {
         let mut tables = write(&self.tables);
         let Some(hot) = tables.rows.get_mut(&key) else { return };
         let row = Arc::make_mut(&mut hot.row);
-        let native_is_new = row.view.native != session.view().native;
+        let view = session.view();
+        let native_is_new = row.view.native != view.native || row.view.aliases != view.aliases;
         let was_at_work = row.view.open_turn.is_some();
         let mut changed = row.bytes != bytes;
         if row.view.seq != session.view().seq {
@@ -361,21 +352,46 @@ impl Directory {
     }
 }
 
+/// Where several that an id may mean are loaded, those whose first id it is: what an agent said of
+/// another one's id takes nothing from its owner.
+fn own_first(known: Vec<(Known, Option<Arc<Row>>)>, id: &str) -> Vec<(Known, Option<Arc<Row>>)> {
+    let loaded = |row: &Option<Arc<Row>>| row.as_ref().is_some_and(|row| row.is_loaded());
+    let own = |row: &Option<Arc<Row>>| {
+        loaded(row) && row.as_ref().is_some_and(|row| row.view.native.as_deref() == Some(id))
+    };
+    let several = known.iter().filter(|(_, row)| loaded(row)).count() > 1;
+    if several && known.iter().any(|(_, row)| own(row)) {
+        return known.into_iter().filter(|(_, row)| own(row)).collect();
+    }
+    known
+}
+
 impl Tables {
     fn insert(&mut self, row: Row, counted: Option<Arc<str>>) {
         let key = row.key;
         self.gone.remove(&key);
         let mut aliases = self.rows.get(&key).map(|hot| hot.aliases.clone()).unwrap_or_default();
-        if let Some(native) = &row.view.native
-            && !aliases.iter().any(|alias| **alias == **native)
-        {
-            let native: Arc<str> = native.as_str().into();
-            self.natives.entry(native.clone()).or_default().push(key);
-            aliases.push(native);
-        }
+        self.find_under(key, &mut aliases, row.view.natives());
         let pins = self.rows.get(&key).map_or(0, |hot| hot.pins);
         self.rows.insert(key, Hot { row: Arc::new(row), pins, aliases, counted });
         self.dirty.insert(key);
+    }
+
+    /// A row is found under further native ids; `aliases` are those under which it is.
+    fn find_under<'a>(
+        &mut self,
+        key: Key,
+        aliases: &mut Vec<Arc<str>>,
+        natives: impl IntoIterator<Item = &'a str>,
+    ) {
+        for native in natives {
+            if aliases.iter().any(|alias| **alias == *native) {
+                continue;
+            }
+            let native: Arc<str> = native.into();
+            self.natives.entry(native.clone()).or_default().push(key);
+            aliases.push(native);
+        }
     }
 
     fn remove(&mut self, key: Key) {
@@ -403,6 +419,7 @@ impl Tables {
     fn named(&self, native: &str) -> Vec<(Known, Option<Arc<Row>>)> {
         let keys = self.natives.get(native).map(Vec::as_slice).unwrap_or_default();
         let rows = keys.iter().filter_map(|key| self.rows.get(key));
+        let rows = rows.filter(|hot| hot.row.view.same_as.is_none());
         let mut known: Vec<_> = rows
             .map(|hot| {
                 let agent = hot.row.view.agent.clone();
@@ -411,7 +428,7 @@ impl Tables {
             .collect();
         for (key, gone) in &self.gone {
             if let Change::Deleted(row) = &gone.what
-                && row.view.native.as_deref() == Some(native)
+                && row.view.is_called(native)
             {
                 let agent = row.view.agent.clone();
                 known.push((Known { key: *key, agent, deleted: true }, None));

@@ -112,12 +112,16 @@ impl Node {
     #[must_use]
     pub fn holder_of(&self, row: &Row) -> Option<Holder> {
         let agent = self.agent(&row.view.agent)?;
-        let native = row.view.native.as_deref().filter(|_| !row.is_loaded())?;
-        let text = link::look_at_claim(&self.claims, &self.claim_name(&agent, native))?;
-        // One that cannot be read holds it all the same.
-        let holder: Holder = serde_json::from_str(&text).unwrap_or_default();
-        let own = u32::try_from(holder.pid) == Ok(std::process::id());
-        (!own).then_some(holder)
+        if row.is_loaded() {
+            return None;
+        }
+        row.view.natives().into_iter().find_map(|native| {
+            let text = link::look_at_claim(&self.claims, &self.claim_name(&agent, native))?;
+            // One that cannot be read holds it all the same.
+            let holder: Holder = serde_json::from_str(&text).unwrap_or_default();
+            let own = u32::try_from(holder.pid) == Ok(std::process::id());
+            (!own).then_some(holder)
+        })
     }
 
     /// Asks the daemon of another home to let a session go: its turn there is cancelled and answered,

@@ -1,10 +1,10 @@
 //! Starting, finding and ending instances.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use frontdesk_core::agent::{effective_home, store_family, upstream_initialize};
+use frontdesk_core::agent::upstream_initialize;
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::Key;
@@ -20,7 +20,7 @@ use super::urls::seat;
 use crate::agent::facts::Facts;
 use crate::agent::instance::{Before, Instance, Parts};
 use crate::agent::ledger::Ledger;
-use crate::agent::link::{self, ClaimOutcome, HolderSpec, LinkReceiver};
+use crate::agent::link::{self, HolderSpec, LinkReceiver};
 use crate::agent::reading;
 use crate::config::AgentConfig;
 use crate::conn::Conn;
@@ -32,9 +32,6 @@ pub const NO_CLIENT: &str = r#"{"protocolVersion":1,"clientCapabilities":{},"cli
 /// An instance that owes an answer for this long without a word gets no further sessions, in
 /// milliseconds.
 pub(super) const SILENT_MS: u64 = 500;
-
-/// How long a claim waits for a holder of our own to leave.
-const OWN_HOLDER_LEAVES: Duration = Duration::from_secs(2);
 
 impl Node {
     /// An instance with a free place for one session, reserved: the client's own spare one, a
@@ -304,19 +301,6 @@ impl Node {
         });
     }
 
-    /// The name under which a session of an agent is claimed on this machine, whatever home claims.
-    #[must_use]
-    pub fn claim_name(&self, agent: &AgentConfig, native: &str) -> String {
-        let env = |name: &str| agent.env.get(name).cloned().or_else(|| std::env::var(name).ok());
-        let home = effective_home(agent.known, &env);
-        if let Some(url) = agent.urls.iter().min() {
-            // Whose folders they are nobody knows here; the same addresses are the same agent.
-            return format!("urls\u{0}{url}\u{0}{native}");
-        }
-        let family = store_family(agent.known, &agent.command);
-        format!("{family}\u{0}{home}\u{0}{native}")
-    }
-
     /// Who holds a session that is not loaded here, for a status. Only looks.
     #[must_use]
     pub fn held_by(&self, row: &Row) -> Option<Value> {
@@ -324,69 +308,6 @@ impl Node {
         Some(json!({
             "tool": "frontdesk", "pid": held.pid, "socket": held.socket, "since": held.since,
         }))
-    }
-
-    /// Claims a session for an instance. A new session (`is_new`) does not wait for a holder of ours:
-    /// its id is held by another session then, which shows that the agent's ids are not unique.
-    ///
-    /// # Errors
-    /// If another holder has it: who, since when, and how to get in.
-    pub async fn claim(
-        &self,
-        instance: &Instance,
-        native: &str,
-        key: &str,
-        is_new: bool,
-    ) -> Result<(), WireError> {
-        let info = json!({
-            "pid": std::process::id(), "socket": self.paths.socket(), "key": key,
-            "agent": instance.agent.name, "home": self.paths.data, "since": jiff::Timestamp::now(),
-        });
-        let name = self.claim_name(&instance.agent, native);
-        match self.try_claim(instance, &name, &info.to_string(), is_new).await {
-            Ok(ClaimOutcome::Claimed) => Ok(()),
-            Ok(ClaimOutcome::Held(text)) => {
-                let holder: Value = serde_json::from_str(&text).unwrap_or_default();
-                let message = format!(
-                    "another Frontdesk holds this session: pid {}, socket {}, since {}; join it there, close it there, or take it: `frontdesk take {key}`",
-                    holder["pid"], holder["socket"], holder["since"]
-                );
-                Err(WireError::new(Code::HeldElsewhere, message)
-                    .with_data(json!({ "sessionId": key, "holder": holder })))
-            }
-            Err(error) => {
-                tracing::warn!(instance = %instance.id, %error, "failed to claim a session");
-                Err(WireError::new(Code::AgentStart, "the session could not be claimed")
-                    .with_data(json!({ "sessionId": key })))
-            }
-        }
-    }
-
-    /// Claims, and waits a moment where a holder of our own still has it: its agent is proven gone, and
-    /// it is about to leave.
-    async fn try_claim(
-        &self,
-        instance: &Instance,
-        name: &str,
-        info: &str,
-        is_new: bool,
-    ) -> Result<ClaimOutcome, link::LinkError> {
-        let until = tokio::time::Instant::now() + OWN_HOLDER_LEAVES;
-        loop {
-            let outcome = instance.link.claim(name, info).await?;
-            let own = match &outcome {
-                ClaimOutcome::Claimed => return Ok(outcome),
-                ClaimOutcome::Held(text) => {
-                    let holder: Value = serde_json::from_str(text).unwrap_or_default();
-                    // There is one daemon a home, so one that is not this one is dead.
-                    holder["home"].as_str().map(Path::new) == Some(&*self.paths.data)
-                }
-            };
-            if !own || is_new || tokio::time::Instant::now() > until {
-                return Ok(outcome);
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
     }
 
     /// Closes a session at its agent; the instance is ended if it has no other, or if this one's turn
@@ -445,12 +366,6 @@ impl Node {
         let params = json!({ "sessionId": native }).to_string();
         let answer = instance.call("session/close", &params, self.limits.agent_close_ms).await;
         answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session))
-    }
-
-    /// The agent is proven not to have a session any more: whoever wants it may claim it.
-    pub async fn give_back(&self, instance: &Instance, native: &str) {
-        instance.let_go(native).await;
-        let _ = instance.link.release(&self.claim_name(&instance.agent, native)).await;
     }
 
     /// The instance at a place, unless it is proven gone; of an address the connection that is up.

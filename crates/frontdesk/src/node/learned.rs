@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use frontdesk_core::agent::Quirks;
 use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::fold::View;
+use frontdesk_core::ids::Key;
 use frontdesk_core::lease::Phase;
 use frontdesk_core::session::StartFailure;
 use serde_json::json;
 
+use super::Node;
 use super::greeted::{greeting_name, read_json, write_atomic};
-use super::{Node, OpenRequest};
 use crate::agent::instance::Instance;
 use crate::config::AgentConfig;
 use crate::lock::lock;
@@ -67,20 +69,16 @@ impl Node {
 
     /// Of two sessions that an agent gave one id only one may be loaded: nothing tells which of them
     /// the agent would open.
-    pub(super) fn not_under_one_id(
-        &self,
-        request: &OpenRequest,
-        native: &str,
-    ) -> Result<(), StartFailure> {
-        let (key, agent) = (request.lane.key(), &request.view.agent);
+    pub(super) fn not_under_one_id(&self, key: Key, view: &View) -> Result<(), StartFailure> {
+        let agent = &view.agent;
         let others = self.directory.loaded(|row| {
             let is_it = row.key != key && row.view.agent == *agent;
             let has_it = row.live.as_ref().is_some_and(|live| live.lease != Phase::Claiming);
-            is_it && has_it && row.view.native.as_deref() == Some(native)
+            is_it && has_it && row.view.natives().into_iter().any(|id| view.is_called(id))
         });
         let Some(other) = others.first() else { return Ok(()) };
         let text = format!(
-            "agent {agent} gave this session and session {} one id, and that one is loaded; close it first",
+            "agent {agent} has this session and session {} under one id, and that one is loaded; join that one, or close it first",
             other.key
         );
         let data = json!({ "sessionId": key, "other": other.key });

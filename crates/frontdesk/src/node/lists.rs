@@ -3,19 +3,21 @@
 //! A session found in an agent's list gets a journal of one `adopted` record, in batches, never by
 //! a status probe. Agents that lack a list, refuse it, answer `null` or lie are tolerated.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use frontdesk_core::agent::aliases::{Filed, filed, is_row_of};
 use frontdesk_core::fold::{Origin, View};
-use frontdesk_core::ids::{Key, SESSION_ID_BYTES_MAX, uuid_v7_millis};
+use frontdesk_core::ids::{Key, uuid_v7_millis};
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::Node;
-use super::directory::{Found, Row};
+use super::aliases::Known;
+use super::directory::Row;
 use crate::agent::instance::Instance;
 use crate::config::{AgentConfig, URLS_MAX};
 use crate::conn::Conn;
@@ -300,9 +302,7 @@ impl Node {
                 Err(_) => Value::Null,
             };
             let next = page.get("nextCursor").and_then(Value::as_str).map(ToOwned::to_owned);
-            let has = |row: &Value| {
-                row.get("sessionId").and_then(Value::as_str) == until && until.is_some()
-            };
+            let has = |row: &Value| until.is_some_and(|until| is_row_of(row, until));
             let found = page
                 .get("sessions")
                 .and_then(Value::as_array)
@@ -317,24 +317,38 @@ impl Node {
         pages
     }
 
+    /// The row of one session in an instance's list, by any of its ids.
+    pub async fn listed_row(&self, instance: &Arc<Instance>, id: &str) -> Option<Value> {
+        let pages = match instance.abilities().list {
+            true => self.list_pages(instance, Some(id)).await,
+            false => Vec::new(),
+        };
+        let rows = pages.iter().filter_map(|page| page.get("sessions")?.as_array()).flatten();
+        rows.into_iter().find(|row| is_row_of(row, id)).cloned()
+    }
+
     /// Takes rows of an agent's list in. Blocking.
     ///
     /// # Errors
     /// If a journal cannot be written.
     pub fn adopt_all(&self, agent: &str, rows: &[Value]) -> Result<(), LogError> {
-        for row in rows {
+        let refs: Vec<&Value> = rows.iter().collect();
+        let all = filed(&refs);
+        let listed: HashSet<&str> = all.iter().flatten().map(|filed| filed.id).collect();
+        for (row, filed) in rows.iter().zip(&all) {
             self.directory.wait_for_room(self.limits.index_rows as usize);
-            let Some(native) = row.get("sessionId").and_then(Value::as_str) else { continue };
-            if native.is_empty() || native.len() > SESSION_ID_BYTES_MAX {
+            let Some(filed) = filed else { continue };
+            if filed.ids().any(|id| self.is_being_born(agent, id)) {
                 continue;
             }
-            if self.is_being_born(agent, native) {
-                continue;
-            }
-            match self.directory.find_native(agent, native) {
-                Some(Found::Deleted) => {}
-                Some(Found::Known(known)) => self.refresh_row(&known, row)?,
-                None => self.adopt(agent, native, row)?,
+            match self.known_as(agent, filed, &listed) {
+                Known::Deleted => {}
+                Known::One(known, others) => {
+                    if self.refresh_row(&known, row, filed)? && !others.is_empty() {
+                        self.join_rows(known.key, &others)?;
+                    }
+                }
+                Known::Nothing => self.adopt(agent, filed, row)?,
             }
         }
         Ok(())
@@ -362,11 +376,12 @@ impl Node {
         }
     }
 
-    fn adopt(&self, agent: &str, native: &str, row: &Value) -> Result<(), LogError> {
+    fn adopt(&self, agent: &str, filed: &Filed<'_>, row: &Value) -> Result<(), LogError> {
+        let native = filed.id;
         let now = Timestamp::now();
         let text = |name: &str| row.get(name).and_then(Value::as_str);
         let (created, from) = began(native, text("updatedAt"), now);
-        let data = json!({
+        let mut data = json!({
             "agent": agent,
             "nativeId": native,
             "cwd": text("cwd").unwrap_or_default(),
@@ -377,6 +392,9 @@ impl Node {
             "createdAtFrom": from,
             "unproven": row.get("_unproven").is_some(),
         });
+        if !filed.aliases.is_empty() {
+            data["aliases"] = json!(filed.aliases);
+        }
         let key = self.take_in(now, &data)?;
         self.feed.publish(key, self.directory.get(key), false);
         Ok(())
@@ -396,8 +414,14 @@ impl Node {
         Ok(key)
     }
 
-    /// A known session: a later `updatedAt` or another title is kept, if no lane writes there now.
-    fn refresh_row(&self, known: &Arc<Row>, row: &Value) -> Result<(), LogError> {
+    /// A known session: a later `updatedAt` or another title is kept, if no lane writes there now, and
+    /// ids that are new in any case. Says whether its row has all of them.
+    fn refresh_row(
+        &self,
+        known: &Arc<Row>,
+        row: &Value,
+        filed: &Filed<'_>,
+    ) -> Result<bool, LogError> {
         let text = |name: &str| row.get(name).and_then(Value::as_str);
         let listed: Option<Timestamp> = text("updatedAt").and_then(|at| at.parse().ok());
         // A list that is behind what we have seen does not know the title of now.
@@ -410,30 +434,9 @@ impl Node {
         let newer = listed > known.view.listed_at;
         let own = known.view.origin == Origin::Created;
         let is_news = known.view.updated_at < listed;
-        if !((newer && (is_news || !own)) || title.is_some())
-            || self.running_lane(known.key).is_some()
-        {
-            return Ok(());
-        }
-        let data = json!({ "updatedAt": text("updatedAt"), "title": title });
-        let mut journal = match self.log.open_journal(&known.path) {
-            Ok(journal) => journal,
-            // A lane has it by now.
-            Err(LogError::InUse { .. }) => return Ok(()),
-            // The rest of the list is taken in all the same.
-            Err(error) => {
-                tracing::warn!(session = %known.key, %error, "failed to open a journal for what a list told");
-                return Ok(());
-            }
-        };
-        let record =
-            adopted_record(journal.last_seq() + 1, Kind::Metadata, Timestamp::now(), &data);
-        // Adoptions can be made again: nobody waits for their sync.
-        let _unsynced = journal.append(std::slice::from_ref(&record))?;
-        let mut view = known.view.clone();
-        view.apply(&record);
-        self.directory.update_view(known.key, view, journal.bytes());
-        Ok(())
+        let has_news = (newer && (is_news || !own)) || title.is_some();
+        let news = has_news.then(|| json!({ "updatedAt": text("updatedAt"), "title": title }));
+        self.note_listed(known, filed, news)
     }
 }
 
@@ -484,7 +487,7 @@ pub(super) fn began(
     }
 }
 
-fn adopted_record(seq: u64, kind: Kind, at: Timestamp, data: &Value) -> Record {
+pub(super) fn adopted_record(seq: u64, kind: Kind, at: Timestamp, data: &Value) -> Record {
     let data = bytes::Bytes::from(data.to_string());
     Record { v: RECORD_VERSION, seq, epoch: 0, at, kind, src: None, data }
 }

@@ -6,10 +6,12 @@
 //! them; [`lists`] the agents' own lists; `open` calling a session back; [`recover`] what an earlier
 //! daemon left; [`sweep`] what is left of instances nobody has.
 
+mod aliases;
 pub mod birth;
 pub mod carry;
 pub mod change;
 pub mod children;
+pub mod claims;
 pub mod directory;
 pub mod elsewhere;
 pub mod ending;
@@ -18,6 +20,7 @@ mod greeted;
 pub mod instances;
 pub mod keeper;
 mod learned;
+mod listed;
 pub mod lists;
 mod open;
 pub mod page;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use frontdesk_core::agent::aliases::told;
 use frontdesk_core::agent::open::{is_proven, verdict_of};
 use frontdesk_core::agent::{Abilities, Listed, Verdict};
 use frontdesk_core::envelope::{Frame, Message, quote};
@@ -21,12 +22,12 @@ use frontdesk_core::record::Kind;
 use frontdesk_core::render::stored_params;
 use frontdesk_core::route::{Plan, plan};
 use frontdesk_core::session::{AgentFacts, How, Input, OpenMode, StartFailure};
-use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use super::Node;
 use super::birth::{facts, unwritten};
+use super::listed::Look;
 use crate::agent::instance::{Instance, Opened};
 use crate::config::AgentConfig;
 use crate::conn::Conn;
@@ -112,10 +113,10 @@ impl Node {
             return Err(StartFailure::CannotReturn);
         }
         self.wait_for_previous(request).await?;
-        self.not_under_one_id(request, &native)?;
+        self.not_under_one_id(request.lane.key(), view)?;
         let params = self.open_params(request, &native)?;
         let (instance, kept) = self.place_for(request, &agent, &native).await?;
-        let (outcome, heard) = match self.open_at(request, &instance, &native, &params).await {
+        let (outcome, heard) = match self.open_at(request, &instance, &params, kept).await {
             Ok((opened, by_load)) => {
                 (self.judged(&instance, &native, &opened.frame, by_load).await, Some(opened))
             }
@@ -137,7 +138,7 @@ impl Node {
         match frame.error() {
             Some(error) => Err(self.refused(instance, native, error).await),
             // It has opened another session: this one it does not have.
-            None if is_other(frame, native) => Err(StartFailure::Gone),
+            None if is_other(instance, frame, native) => Err(StartFailure::Gone),
             None => self.proven(instance, native, frame, by_load).await,
         }
     }
@@ -245,10 +246,11 @@ impl Node {
         self: &Arc<Self>,
         request: &OpenRequest,
         instance: &Arc<Instance>,
-        native: &str,
         params: &str,
+        kept: bool,
     ) -> Result<(Opened, bool), StartFailure> {
-        let view = &request.view;
+        let mut view = request.view.clone();
+        let native = request.view.native.as_deref().unwrap_or_default();
         let abilities = instance.abilities();
         if !abilities.can_reopen() {
             return Err(StartFailure::CannotReturn);
@@ -257,15 +259,17 @@ impl Node {
         let enlisted = instance.enlist(native, request.lane.key(), &request.journal).await;
         enlisted.map_err(StartFailure::Ours)?;
         let key = request.lane.key().to_string();
-        self.claim(instance, native, &key, false).await.map_err(StartFailure::Ours)?;
-        let (_, listed_at) = self.look_in_list(instance, native).await;
+        let claimed = self.claim(instance, &view.natives(), &key, false).await;
+        claimed.map_err(StartFailure::Ours)?;
+        let look = self.look_in_list(instance, native).await;
+        self.take_names(&request.lane, instance, &mut view, look.filed().as_ref(), kept).await?;
         let quirks = self.quirks_of(instance);
         let honest = Abilities {
             // A resume that may make another session is not used where load will do.
             resume: abilities.resume && !(quirks.resume_replaces && abilities.load),
             ..abilities.clone()
         };
-        let plan = plan(&honest, view, listed_at);
+        let plan = plan(&honest, &view, look.at);
         let (method, mode) = self.mode(plan, request).await?;
         let mode = match mode {
             OpenMode::Resume if quirks.resume_replays => OpenMode::Swallow,
@@ -284,13 +288,13 @@ impl Node {
         let opened = instance.call_opening(method, params, native).await;
         let opened = opened.map_err(StartFailure::Ours)?;
         let by_load = method == "session/load";
-        if is_other(&opened.frame, native) {
+        if is_other(instance, &opened.frame, native) {
             let other = opened.frame.session_id().unwrap_or_default();
             self.let_go_of_other(instance, &other).await;
             // Its load may give what its resume did not; it is asked once more.
             if !by_load && abilities.load {
                 instance.dealt_with(opened.number).await;
-                return Box::pin(self.open_at(request, instance, native, params)).await;
+                return Box::pin(self.open_at(request, instance, params, kept)).await;
             }
         }
         Ok((opened, by_load))
@@ -298,7 +302,7 @@ impl Node {
 
     /// Waits until what a lane was told is on the disk. Behind a url there is no ledger that outlives this
     /// daemon: a later one knows from the journal alone whom it has asked.
-    async fn wait_written(&self, lane: &LaneHandle) -> Result<(), StartFailure> {
+    pub(super) async fn wait_written(&self, lane: &LaneHandle) -> Result<(), StartFailure> {
         let (done, is_done) = oneshot::channel();
         lane.send(LaneMsg::Durable { inputs: Vec::new(), done }).await;
         let limit = Duration::from_millis(self.limits.agent_open_ms);
@@ -315,7 +319,7 @@ impl Node {
             .and_then(|error| error.get("code").and_then(Value::as_i64))
             .unwrap_or(-32603);
         let listed = if frontdesk_core::agent::open::needs_list(code) {
-            self.look_in_list(instance, native).await.0
+            self.look_in_list(instance, native).await.listed
         } else {
             Listed::Unknown
         };
@@ -336,11 +340,8 @@ impl Node {
     ) -> Result<String, StartFailure> {
         let quirks = instance.quirks();
         let doubtful = !is_proven(&quirks, by_load, Listed::Unknown, false);
-        if doubtful {
-            let (listed, _) = self.look_in_list(instance, native).await;
-            if listed == Listed::No {
-                return Err(StartFailure::Gone);
-            }
+        if doubtful && self.look_in_list(instance, native).await.listed == Listed::No {
+            return Err(StartFailure::Gone);
         }
         let result = frame.result().unwrap_or("{}");
         Ok(if result.starts_with('{') { result.to_owned() } else { "{}".to_owned() })
@@ -381,29 +382,17 @@ impl Node {
         })
     }
 
-    /// Whether the agent's own list has a session, and its `updatedAt`. Bounded: an agent that is
-    /// slow, silent or has no list gives `Unknown`.
-    async fn look_in_list(
-        &self,
-        instance: &Arc<Instance>,
-        native: &str,
-    ) -> (Listed, Option<Timestamp>) {
+    /// What the agent's own list says of a session. Bounded: an agent that is slow, silent or has no
+    /// list gives `Unknown`.
+    async fn look_in_list(&self, instance: &Arc<Instance>, native: &str) -> Look {
         if !instance.abilities().list {
-            return (Listed::Unknown, None);
+            return Look::default();
         }
         let limit = Duration::from_millis(self.limits.list_wait_ms);
-        let pages = match tokio::time::timeout(limit, self.list_pages(instance, Some(native))).await
-        {
-            Ok(pages) => pages,
-            Err(_) => return (Listed::Unknown, None),
-        };
-        let at = pages
-            .iter()
-            .filter_map(|page| page.get("sessions")?.as_array())
-            .flatten()
-            .find(|row| row.get("sessionId").and_then(Value::as_str) == Some(native))
-            .and_then(|row| row.get("updatedAt")?.as_str()?.parse().ok());
-        (Listed::look(&pages, native), at)
+        match tokio::time::timeout(limit, self.list_pages(instance, Some(native))).await {
+            Ok(pages) => Look::new(&pages, native),
+            Err(_) => Look::default(),
+        }
     }
 
     /// What the agent is sent: the client's own parameters, else the last accepted ones.
@@ -450,9 +439,14 @@ impl Node {
     }
 }
 
-/// Whether an agent has said yes to opening a session and named another one.
-fn is_other(frame: &Frame, native: &str) -> bool {
-    frame.error().is_none() && frame.session_id().is_some_and(|id| id != native)
+/// Whether an agent has said yes to opening a session and named another one. Where it says that both
+/// are one conversation it has not.
+fn is_other(instance: &Instance, frame: &Frame, native: &str) -> bool {
+    let Some(named) = frame.session_id().filter(|_| frame.error().is_none()) else { return false };
+    let known = instance.names_of(native);
+    let result = frame.result().and_then(|text| serde_json::from_str(text).ok());
+    let told = result.map(|result: Value| told(&result)).unwrap_or_default();
+    !known.contains(&*named) && !told.iter().any(|id| known.contains(id))
 }
 
 /// The user texts of the turns in a journal, in order: prompts sent here and imported messages.

@@ -99,7 +99,7 @@ impl Row {
     /// Whether it is in lists.
     #[must_use]
     pub fn is_listed(&self) -> bool {
-        !self.view.unproven && !self.view.deleted
+        self.view.is_listed()
     }
 
     /// Whether somebody is asked something.
@@ -218,6 +218,9 @@ impl Row {
         }
         if let Some(resumable) = view.resumable {
             row["resumable"] = json!(resumable);
+        }
+        if !view.aliases.is_empty() {
+            row["aliases"] = json!(view.aliases);
         }
         if let Some(row) = row.as_object_mut() {
             row.retain(|_, value| !value.is_null());

@@ -158,6 +158,8 @@ pub(super) struct Lane {
     /// A snapshot is being written.
     pub(super) saving: Option<JoinHandle<()>>,
     pub(super) entombed: bool,
+    /// Further ids of the session that are claimed while it is loaded.
+    pub(super) names: Vec<String>,
     /// Subagents that the agent has announced while the session is loaded, by the agent's id.
     pub(super) children: HashMap<String, Child>,
     /// Those that it had before this daemon, until something is said about them.
@@ -204,6 +206,7 @@ impl Lane {
             snapshot_bytes: 0,
             saving: None,
             entombed: false,
+            names: Vec::new(),
             children: HashMap::new(),
             recalled: HashMap::new(),
             heard: Vec::new(),
@@ -258,6 +261,7 @@ impl Lane {
             self.is_undone |= !safe;
             self.tell_handled(handled).await;
             self.publish();
+            self.follow_names();
             promised.into_iter().filter(|_| safe).for_each(Promise::keep);
             self.snapshot();
             if self.entombed {

@@ -14,6 +14,7 @@ mod doubt;
 mod effects;
 mod find;
 mod lane;
+mod names;
 mod promise;
 mod rest;
 mod telling;

@@ -50,7 +50,7 @@ impl Lane {
 
     pub(super) fn entomb(&mut self) -> Result<(), String> {
         let view = self.session.view();
-        let data = json!({ "agent": view.agent, "nativeId": view.native });
+        let data = json!({ "agent": view.agent, "nativeId": view.native, "aliases": view.aliases });
         let record = Record {
             v: RECORD_VERSION,
             seq: view.seq + 1,

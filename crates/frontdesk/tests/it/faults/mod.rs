@@ -5,6 +5,7 @@
 //! "one owner" is read from the agent's side and not from Frontdesk's own word. Tests that choose
 //! moments at random print a seed; `FRONTDESK_TEST_SEED` replays it.
 
+mod aliases;
 mod asks;
 mod cancels;
 mod carry;
