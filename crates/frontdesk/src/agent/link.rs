@@ -1,5 +1,5 @@
 //! The daemon's end of a holder: starts it or finds it again, sends frames, receives lines. And, in
-//! [`url`], the same towards an agent that runs already and is reached by its address.
+//! `url`, the same towards an agent that runs already and is reached by its address.
 //!
 //! An instance's lane owns the [`LinkReceiver`]; everybody who speaks to the agent has a clone of
 //! the [`LinkSender`]. There is no task in between: a frame is written by the call that sends it,

@@ -5,7 +5,7 @@
 //! before anything else. Then the log is opened, and each instance is taken up: the sessions its
 //! ledger names are read, their lanes begin live, what was decided and not sent is sent, and only
 //! then its output is read, from the first byte that was not acknowledged. What was being closed
-//! is closed again; what was being opened waits for its answer ([`opening`]).
+//! is closed again; what was being opened waits for its answer (`opening`).
 
 mod opening;
 mod orphans;
