@@ -4,11 +4,9 @@
 //! A policy covers questions that an agent asks. What an agent does without asking it does not see;
 //! so it is only told of sessions whose agent is known to ask. `docs/policy.md` has the whole.
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-
 use crate::agent::modes::skips_questions;
 use crate::fold::{ApprovalMode, Policy, View};
+use crate::question::offered;
 
 /// The answer to a request for a permission whose asker is to go on without. Source: ACP v1
 /// "Cancellation".
@@ -37,29 +35,13 @@ pub fn ruling(mode: ApprovalMode, params: &str) -> Option<String> {
         ApprovalMode::DenyUnmatched => &["reject_once"],
         ApprovalMode::PromptUnmatched | ApprovalMode::OnRequest => return None,
     };
-    let options = serde_json::from_str::<Params<'_>>(params).map(|params| params.options);
-    let options = options.unwrap_or_default();
+    let options = offered(params);
     let named = |kind: &&str| options.iter().find(|option| option.kind == *kind);
-    match kinds.iter().find_map(named).and_then(|option| option.option_id) {
-        Some(id) => Some(format!(r#"{{"outcome":{{"outcome":"selected","optionId":{id}}}}}"#)),
+    match kinds.iter().find_map(named) {
+        Some(option) => Some(option.selected()),
         None if mode == ApprovalMode::DenyUnmatched => Some(CANCELLED.to_owned()),
         None => None,
     }
-}
-
-#[derive(Deserialize)]
-struct Params<'a> {
-    #[serde(borrow, default)]
-    options: Vec<Offered<'a>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Offered<'a> {
-    #[serde(borrow, default)]
-    option_id: Option<&'a RawValue>,
-    #[serde(default)]
-    kind: String,
 }
 
 #[cfg(test)]

@@ -78,21 +78,39 @@ struct Params<'a> {
     options: Vec<Offered<'a>>,
 }
 
+/// One choice of a request for a permission. Source: ACP v1 `PermissionOption`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Offered<'a> {
-    #[serde(borrow)]
-    option_id: &'a RawValue,
+pub(crate) struct Offered<'a> {
+    #[serde(borrow, default)]
+    option_id: Option<&'a RawValue>,
     #[serde(default)]
-    kind: String,
+    pub(crate) kind: String,
     #[serde(default)]
     name: String,
 }
 
+/// The choices in a request's params (JSON text) that can be chosen.
+pub(crate) fn offered(params: &str) -> Vec<Offered<'_>> {
+    let options = serde_json::from_str::<Params<'_>>(params).map(|params| params.options);
+    let mut options = options.unwrap_or_default();
+    options.retain(|option| option.option_id.is_some());
+    options
+}
+
 impl Offered<'_> {
+    /// The id as the agent spells it.
+    fn raw_id(&self) -> &str {
+        self.option_id.map_or("null", RawValue::get)
+    }
+
     fn id(&self) -> String {
-        serde_json::from_str(self.option_id.get())
-            .unwrap_or_else(|_| self.option_id.get().to_owned())
+        serde_json::from_str(self.raw_id()).unwrap_or_else(|_| self.raw_id().to_owned())
+    }
+
+    /// The result that chooses it, as JSON text.
+    pub(crate) fn selected(&self) -> String {
+        format!(r#"{{"outcome":{{"outcome":"selected","optionId":{}}}}}"#, self.raw_id())
     }
 
     fn words(&self) -> String {
@@ -106,8 +124,7 @@ impl Offered<'_> {
 /// # Errors
 /// [`NoChoice`] with the choices where the wish does not name exactly one.
 pub fn permission_result(params: &str, wish: Wish<'_>) -> Result<String, NoChoice> {
-    let params = serde_json::from_str::<Params<'_>>(params).map(|params| params.options);
-    let options = params.unwrap_or_default();
+    let options = offered(params);
     let of_kind = |kind: &str| -> Vec<&Offered<'_>> {
         options.iter().filter(|option| option.kind == kind).collect()
     };
@@ -127,10 +144,7 @@ pub fn permission_result(params: &str, wish: Wish<'_>) -> Result<String, NoChoic
         }
     };
     match found.as_slice() {
-        [one] => {
-            let id = one.option_id.get();
-            Ok(format!(r#"{{"outcome":{{"outcome":"selected","optionId":{id}}}}}"#))
-        }
+        [one] => Ok(one.selected()),
         found => {
             let all: Vec<String> = options.iter().map(Offered::words).collect();
             let offered =

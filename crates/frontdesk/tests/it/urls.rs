@@ -18,6 +18,7 @@ use tempfile::TempDir;
 
 use crate::acp::{Acp, refuse_all};
 use crate::desk::{AgentSpec, Desk, DeskBuilder, frontdesk};
+use crate::faults::{native, new_session, place, status, turn};
 
 /// Longest wait for something that happens by itself.
 const SOON: Duration = Duration::from_secs(30);
@@ -189,40 +190,6 @@ impl Socket {
             }
         })
     }
-}
-
-/// The parameters of `session/new`, `load` and `resume`.
-fn place(desk: &Desk, session: Option<&str>) -> Value {
-    let mut params = json!({ "cwd": desk.work(), "mcpServers": [] });
-    if let Some(session) = session {
-        params["sessionId"] = json!(session);
-    }
-    params
-}
-
-/// Makes a session; its public id.
-fn new_session(desk: &Desk, client: &mut Acp) -> String {
-    let made = client.ok("session/new", place(desk, None));
-    made["sessionId"].as_str().expect("a session has an id").to_owned()
-}
-
-/// The agent's own id of a session.
-fn native(client: &mut Acp, session: &str) -> String {
-    let told = client.ok("_frontdesk/session", json!({ "sessionId": session }));
-    told["nativeId"].as_str().expect("a native id").to_owned()
-}
-
-/// The word that `session/status` says, and `_meta.frontdesk`.
-fn status(client: &mut Acp, session: &str) -> (String, Value) {
-    let result = client.ok("session/status", json!({ "sessionId": session }));
-    let word = result["status"].as_str().expect("a status is a word").to_owned();
-    (word, result["_meta"]["frontdesk"].clone())
-}
-
-/// Runs a turn that must end by itself.
-fn turn(client: &mut Acp, session: &str, words: &str) {
-    let result = client.ok("session/prompt", crate::acp::prompt(session, words));
-    assert_eq!(result["stopReason"], "end_turn", "{words:?}: {result}");
 }
 
 /// Which processes opened a session, in order, by the agent's own store.

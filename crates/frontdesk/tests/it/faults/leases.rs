@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::homes::{only_one_at_a_time, store_of, two_homes};
 use super::{
-    Chance, agent_lives, client, demo_desk, native, new_session, openings, place, rounds, seen,
-    status, store, turn,
+    Chance, agent_lives, client, cold_session, demo_desk, native, new_session, openings, place,
+    rounds, seen, status, store, turn,
 };
 use crate::acp::prompt;
 
@@ -17,11 +17,7 @@ use crate::acp::prompt;
 fn c09_racing_resumes_reach_one_instance_once() {
     let desk = demo_desk().open();
     let mut chance = Chance::new("c09");
-    let mut maker = client(&desk);
-    let session = new_session(&desk, &mut maker);
-    let native = native(&mut maker, &session);
-    turn(&mut maker, &session, "say hello");
-    maker.ok("session/close", json!({ "sessionId": session }));
+    let (session, native) = cold_session(&desk);
     let mut clients = vec![client(&desk), client(&desk)];
     let rounds = rounds(50);
     for round in 0..rounds {
@@ -66,11 +62,7 @@ fn c09_racing_resumes_reach_one_instance_once() {
 #[test]
 fn c09_where_the_resume_fails_both_are_told_and_nothing_stays() {
     let desk = demo_desk().open();
-    let mut maker = client(&desk);
-    let session = new_session(&desk, &mut maker);
-    let native = native(&mut maker, &session);
-    turn(&mut maker, &session, "say hello");
-    maker.ok("session/close", json!({ "sessionId": session }));
+    let (session, native) = cold_session(&desk);
     std::fs::remove_file(store(&desk).join(format!("{native}.jsonl"))).expect("it is stored");
     let mut racers = [client(&desk), client(&desk)];
     let params = place(&desk, Some(&session));
@@ -79,7 +71,7 @@ fn c09_where_the_resume_fails_both_are_told_and_nothing_stays() {
         let error = racer.wait(pending, super::SOON).expect_err("its agent does not have it");
         assert_eq!((error.code, &error.data["sessionId"]), (-32002, &json!(session)));
     }
-    assert_eq!(status(&mut maker, &session).0, "inactive");
+    assert_eq!(status(&mut client(&desk), &session).0, "inactive");
     for racer in &mut racers {
         assert_eq!(racer.err("session/prompt", prompt(&session, "say x")).code, -32002);
     }

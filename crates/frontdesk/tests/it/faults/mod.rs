@@ -73,7 +73,7 @@ fn client_of(desk: &Desk, agent: &str, answers: Answers) -> Acp {
 }
 
 /// The parameters of `session/new`, `load` and `resume`.
-fn place(desk: &Desk, session: Option<&str>) -> Value {
+pub(crate) fn place(desk: &Desk, session: Option<&str>) -> Value {
     let mut params = json!({ "cwd": desk.work(), "mcpServers": [] });
     if let Some(session) = session {
         params["sessionId"] = json!(session);
@@ -82,9 +82,19 @@ fn place(desk: &Desk, session: Option<&str>) -> Value {
 }
 
 /// Makes a session; its public id.
-fn new_session(desk: &Desk, client: &mut Acp) -> String {
+pub(crate) fn new_session(desk: &Desk, client: &mut Acp) -> String {
     let made = client.ok("session/new", place(desk, None));
     made["sessionId"].as_str().expect("a session has an id").to_owned()
+}
+
+/// A session with one finished turn that nobody has loaded; its id and the agent's own.
+fn cold_session(desk: &Desk) -> (String, String) {
+    let mut maker = client(desk);
+    let session = new_session(desk, &mut maker);
+    let native = native(&mut maker, &session);
+    turn(&mut maker, &session, "say hello");
+    maker.ok("session/close", json!({ "sessionId": session }));
+    (session, native)
 }
 
 /// Sends a prompt and does not wait.
@@ -93,13 +103,13 @@ fn begin_prompt(client: &mut Acp, session: &str, words: &str) -> Pending {
 }
 
 /// Runs a turn that must end by itself.
-fn turn(client: &mut Acp, session: &str, words: &str) {
+pub(crate) fn turn(client: &mut Acp, session: &str, words: &str) {
     let result = client.ok("session/prompt", prompt(session, words));
     assert_eq!(result["stopReason"], "end_turn", "{words:?}: {result}");
 }
 
 /// The word that `session/status` says, and `_meta.frontdesk`.
-fn status(client: &mut Acp, session: &str) -> (String, Value) {
+pub(crate) fn status(client: &mut Acp, session: &str) -> (String, Value) {
     let result = client.ok("session/status", json!({ "sessionId": session }));
     let word = result["status"].as_str().expect("a status is a word").to_owned();
     (word, result["_meta"]["frontdesk"].clone())
@@ -256,7 +266,7 @@ fn openings(store: &Path, native: &str) -> Vec<(String, i32)> {
 }
 
 /// The agent's id of a session.
-fn native(client: &mut Acp, session: &str) -> String {
+pub(crate) fn native(client: &mut Acp, session: &str) -> String {
     let row = client.ok("_frontdesk/session", json!({ "sessionId": session }));
     row["nativeId"].as_str().expect("a session has a native id").to_owned()
 }

@@ -3,7 +3,8 @@
 use serde_json::json;
 
 use super::{
-    Chance, client, demo_desk, native, new_session, openings, place, same, seen, store, turn,
+    Chance, client, cold_session, demo_desk, native, new_session, openings, place, same, seen,
+    store, turn,
 };
 use crate::acp::{ANSWER, Acp};
 
@@ -16,11 +17,7 @@ const ROUNDS: usize = 25;
 fn racing_resumes_of_a_cold_session_start_one_agent() {
     let mut chance = Chance::new("racing_resumes");
     let desk = demo_desk().open();
-    let mut maker = client(&desk);
-    let session = new_session(&desk, &mut maker);
-    let native = native(&mut maker, &session);
-    turn(&mut maker, &session, "say hello");
-    maker.ok("session/close", json!({ "sessionId": session }));
+    let (session, native) = cold_session(&desk);
     let mut racers: Vec<Acp> = (0..RACERS).map(|_| client(&desk)).collect();
     let mut marks = [0; RACERS];
     for round in 0..ROUNDS {
