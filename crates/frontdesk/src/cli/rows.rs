@@ -1,13 +1,15 @@
 //! Rows of the session list: fetching pages, and finding the session a person means.
 
+use std::time::Duration;
+
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use frontdesk_core::ids::Key;
 
-use super::client::{CALL, CALL_AGENT, Client, ClientError};
+use super::client::{Answer, CALL, CALL_AGENT, Client, ClientError};
 use super::wire::{Page, Row};
-use super::{Failure, text};
+use super::{Failure, Shell, text};
 
 /// Shortest beginning of an id that is looked up.
 const PREFIX_CHARS_MIN: usize = 4;
@@ -19,6 +21,31 @@ const PAGE_ROWS_MAX: usize = 200;
 const FOUND_ROWS_MAX: usize = 1_000;
 /// Shortest id shown in a table: the part of a version 7 UUID that holds its instant.
 const SHOWN_CHARS_MIN: usize = 13;
+
+/// Arguments of a command about one session.
+#[derive(Debug, clap::Args)]
+pub(crate) struct One {
+    /// The session: an id, or a unique beginning of one
+    #[arg(value_name = "ID")]
+    session: String,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl One {
+    /// Calls a method about the session, and waits for at most `wait`.
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        wait: Duration,
+        shell: &mut Shell,
+    ) -> Result<Answer, Failure> {
+        let mut client = shell.connect()?;
+        let id = resolve(&mut client, &self.session)?;
+        Ok(client.call(method, &session_params(&id, false), wait)?)
+    }
+}
 
 /// Which rows to fetch.
 #[derive(Clone, Debug, Default)]

@@ -4,27 +4,22 @@ use serde_json::Value;
 
 use super::client::CALL;
 use super::out::{BOLD, WANTED};
+use super::rows::One;
 use super::wire::Row;
-use super::{Exit, Failure, Shell, ls, rows, text, time};
+use super::{Exit, Failure, Shell, ls, text, time};
 
 /// Arguments of `show`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  frontdesk show 01a22bb6-2da2")]
 pub(crate) struct Args {
-    /// The session: an id, or a unique beginning of one
-    #[arg(value_name = "ID")]
-    session: String,
-    /// Print one JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) one: One,
 }
 
 /// Shows one session.
 pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
-    let mut client = shell.connect()?;
-    let id = rows::resolve(&mut client, &args.session)?;
-    let answer = client.call("_frontdesk/session", &rows::session_params(&id, false), CALL)?;
-    if args.json {
+    let answer = args.one.ask("_frontdesk/session", CALL, shell)?;
+    if args.one.json {
         shell.out.json(answer.raw())?;
         return Ok(Exit::Done);
     }

@@ -2,8 +2,9 @@
 
 use super::client::CALL;
 use super::out::{DIM, GOOD};
+use super::rows::One;
 use super::wire::{Evidence, Status};
-use super::{Exit, Failure, Shell, rows, text, time};
+use super::{Exit, Failure, Shell, text, time};
 
 /// A turn that has been without a sign of life for so long is called quiet, in milliseconds.
 pub(super) const QUIET_SHOWN_MS: u64 = 10_000;
@@ -15,21 +16,15 @@ pub(super) const QUIET_SHOWN_MS: u64 = 10_000;
                   Example:\n  frontdesk status 01a22bb6-2da2 && echo loaded"
 )]
 pub(crate) struct Args {
-    /// The session: an id, or a unique beginning of one
-    #[arg(value_name = "ID")]
-    session: String,
-    /// Print one JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) one: One,
 }
 
 /// Asks for the status of one session.
 pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
-    let mut client = shell.connect()?;
-    let id = rows::resolve(&mut client, &args.session)?;
-    let answer = client.call("session/status", &rows::session_params(&id, false), CALL)?;
+    let answer = args.one.ask("session/status", CALL, shell)?;
     let status: Status = answer.read()?;
-    if args.json {
+    if args.one.json {
         shell.out.json(answer.raw())?;
     } else {
         show(&status, shell)?;

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::client::CALL_AGENT;
 use super::out::WANTED;
-use super::{Exit, Failure, Shell, rows, text, time};
+use super::rows::One;
+use super::{Exit, Failure, Shell, text, time};
 
 /// Arguments of `take`.
 #[derive(Debug, clap::Args)]
@@ -16,23 +17,17 @@ use super::{Exit, Failure, Shell, rows, text, time};
                   Example:\n  frontdesk take 01a22bb6-2da2"
 )]
 pub(crate) struct Args {
-    /// The session: an id, or a unique beginning of one
-    #[arg(value_name = "ID")]
-    session: String,
-    /// Print one JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) one: One,
 }
 
 /// Takes a session.
 pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
-    let mut client = shell.connect()?;
-    let id = rows::resolve(&mut client, &args.session)?;
-    let params = rows::session_params(&id, false);
-    let answer = client.call("_frontdesk/take", &params, CALL_AGENT)?;
+    let answer = args.one.ask("_frontdesk/take", CALL_AGENT, shell)?;
     let result: Value = answer.read()?;
     let taken = result["taken"] == true;
-    if args.json {
+    let id = result["sessionId"].as_str().unwrap_or("it");
+    if args.one.json {
         shell.out.json(answer.raw())?;
     } else if taken {
         let from = &result["from"];

@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::client::CALL;
 use super::out::{BOLD, DIM};
+use super::rows::One;
 use super::wire::Owner;
-use super::{Exit, Failure, Shell, rows, text, time};
+use super::{Exit, Failure, Shell, text, time};
 
 /// Arguments of `who`.
 #[derive(Debug, clap::Args)]
@@ -14,22 +15,16 @@ use super::{Exit, Failure, Shell, rows, text, time};
                   Example:\n  frontdesk who 01a22bb6-2da2"
 )]
 pub(crate) struct Args {
-    /// The session: an id, or a unique beginning of one
-    #[arg(value_name = "ID")]
-    session: String,
-    /// Print one JSON document
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) one: One,
 }
 
 /// Says who has a session.
 pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
-    let mut client = shell.connect()?;
-    let id = rows::resolve(&mut client, &args.session)?;
-    let answer = client.call("_frontdesk/who", &rows::session_params(&id, false), CALL)?;
+    let answer = args.one.ask("_frontdesk/who", CALL, shell)?;
     let who: Value = answer.read()?;
     let is_held = is_held(&who);
-    if args.json {
+    if args.one.json {
         shell.out.json(answer.raw())?;
     } else {
         show(&who, is_held, shell)?;
