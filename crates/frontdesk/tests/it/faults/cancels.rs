@@ -9,6 +9,7 @@ use super::{
     new_session, of_kind, openings, place, status, store, stored, turn,
 };
 use crate::acp::{ANSWER, Acp, Pending, Reply};
+use crate::desk::Desk;
 
 /// Cancels one request of a client's own.
 fn cancel_request(acp: &Acp, prompt: Pending) {
@@ -26,16 +27,22 @@ fn reached(stored: &[Value], words: &str) -> usize {
     stored.iter().filter(|line| line.to_string().contains(words)).count()
 }
 
-#[test]
-fn a_cancel_is_for_the_running_turn_of_anybody_and_the_callers_own_queue() {
-    let desk = demo_desk().open();
-    let (mut one, mut two) = (client(&desk), client(&desk));
-    let session = new_session(&desk, &mut one);
+/// Two clients of one session in which the first one's turn runs, and does not end by itself.
+fn two_in_a_turn(desk: &Desk) -> (Acp, Acp, String, Pending) {
+    let (mut one, mut two) = (client(desk), client(desk));
+    let session = new_session(desk, &mut one);
     turn(&mut one, &session, "say hello");
-    two.ok("session/resume", place(&desk, Some(&session)));
+    two.ok("session/resume", place(desk, Some(&session)));
     let from = one.mark();
     let running = begin_prompt(&mut one, &session, "say begun\nwait 60000");
     one.wait_update(&session, from, "the turn", |it| it["content"]["text"] == "begun");
+    (one, two, session, running)
+}
+
+#[test]
+fn a_cancel_is_for_the_running_turn_of_anybody_and_the_callers_own_queue() {
+    let desk = demo_desk().open();
+    let (mut one, mut two, session, running) = two_in_a_turn(&desk);
     let mine = begin_prompt(&mut two, &session, "say of two");
     queued(&mut one, &session, 1);
     let others = begin_prompt(&mut one, &session, "say of one");
@@ -65,13 +72,7 @@ fn a_cancel_is_for_the_running_turn_of_anybody_and_the_callers_own_queue() {
 #[test]
 fn a_request_is_cancelled_where_it_is_waiting_running_or_done() {
     let desk = demo_desk().open();
-    let (mut one, mut two) = (client(&desk), client(&desk));
-    let session = new_session(&desk, &mut one);
-    turn(&mut one, &session, "say hello");
-    two.ok("session/resume", place(&desk, Some(&session)));
-    let from = one.mark();
-    let running = begin_prompt(&mut one, &session, "say begun\nwait 60000");
-    one.wait_update(&session, from, "the turn", |it| it["content"]["text"] == "begun");
+    let (mut one, mut two, session, running) = two_in_a_turn(&desk);
     let waiting = begin_prompt(&mut two, &session, "say never");
     queued(&mut one, &session, 1);
     // It waits: taken back at once; the running one of the same connection's other client is not.
