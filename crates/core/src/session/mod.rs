@@ -8,7 +8,7 @@
 //! `turns` prompts and cancel; `asks` questions to people; `passes` other requests of the agent;
 //! `agent_side` what an agent sends; `life` starting, closing and ending; `owner` whose it is; [`why`] for what reason;
 //! `keep` what is kept about a
-//! session besides its turns; `ends` and `carried` what a later daemon takes up.
+//! session besides its turns; `ends`, `fate` and `carried` what a later daemon takes up.
 
 mod agent_side;
 mod asks;
@@ -16,6 +16,7 @@ mod attach;
 mod carried;
 mod clients;
 mod ends;
+mod fate;
 mod keep;
 mod life;
 pub mod made;
@@ -47,6 +48,7 @@ use carried::Again;
 pub use carried::{Asked, Carried, Carry, SentRequest};
 pub use clients::{Attach, Client, How, Mark, Rejoin};
 pub use ends::{Ends, KnownChild, Replaying, subagent_update};
+pub use fate::{Fate, Going, Told, fate};
 use life::{EarlyEnd, Replay};
 pub use made::{Born, By, First, Rename};
 use passes::Pass;

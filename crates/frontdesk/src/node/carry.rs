@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use frontdesk_core::ids::{InstanceId, Key, is_path_safe};
-use frontdesk_core::session::{Asked, Carry as Parts, CloseWhy, SentRequest};
+use frontdesk_core::session::{Asked, Carry as Parts, CloseWhy, Going, SentRequest};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Node;
@@ -34,7 +34,7 @@ use crate::paths::Paths;
 use crate::session::{Carry, LaneHandle, LaneMsg, Start};
 use opening::Opening;
 use orphans::Orphans;
-use sort::{Found, Going, Sorted, sort};
+use sort::{Found, Sorted, sort};
 
 /// How long a start waits until the sessions of an agent that died with its daemon are seen as lost.
 const END_SEEN: Duration = Duration::from_secs(2);

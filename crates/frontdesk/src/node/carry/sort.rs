@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use frontdesk_core::fold::View;
-use frontdesk_core::session::{CloseWhy, Ends, Replaying};
+use frontdesk_core::session::{Ends, Fate, Going, Told, fate};
 
 use super::super::recover::from_snapshot;
 use super::Candidate;
-use crate::agent::ledger::Here;
+use crate::agent::ledger::{Balance, Here};
 use crate::log::{LogError, Reader};
 
 /// Bytes read from a journal at a time.
@@ -32,17 +32,6 @@ impl Found {
             Going::Live | Going::Closing(_) => None,
         }
     }
-}
-
-/// How a session goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Going {
-    /// As it was.
-    Live,
-    /// It was being unloaded, and is again.
-    Closing(CloseWhy),
-    /// The agent was asked to open it: the number of that request.
-    Opening(u64),
 }
 
 /// What becomes of the sessions that an instance's ledger names.
@@ -81,7 +70,8 @@ pub(super) async fn sort(candidate: &Candidate, children_max: usize) -> Sorted {
             }
         };
         let (native, here) = (native.clone(), here.clone());
-        match fate(candidate, &native, &view, &ends) {
+        let told = told(&candidate.balance, &native);
+        match fate(&candidate.id.0, &native, &view, &ends, told) {
             Fate::Goes(how) => {
                 sorted.carried.push(Found { native, here, view, bytes, ends, how });
             }
@@ -93,41 +83,15 @@ pub(super) async fn sort(candidate: &Candidate, children_max: usize) -> Sorted {
     sorted
 }
 
-/// What becomes of one session.
-enum Fate {
-    Goes(Going),
-    Doubtful,
-    LetGo,
-    Orphan,
-}
-
-fn fate(candidate: &Candidate, native: &str, view: &View, ends: &Ends) -> Fate {
-    let balance = &candidate.balance;
-    if view.native.is_none() {
-        return Fate::Orphan;
+/// What the ledger says of a session.
+fn told(balance: &Balance, native: &str) -> Told {
+    Told {
+        closing: balance.closing.get(native).copied(),
+        opening: balance.opening.get(native).copied(),
+        asked: balance.moved.contains(native),
+        kept: balance.kept.contains(native),
+        let_go: balance.let_go.contains(native),
     }
-    let is_here = view.loaded_by.as_deref() == Some(&*candidate.id.0) && !view.deleted;
-    let is_own = is_here && view.native.as_deref() == Some(native);
-    if is_own && ends.is_loaded() {
-        let closing = balance.closing.get(native);
-        return Fate::Goes(closing.map_or(Going::Live, |why| Going::Closing(*why)));
-    }
-    // Half an import is begun anew by whoever loads the session next.
-    if let Some(number) = balance.opening.get(native)
-        && is_own
-        && ends.is_claimed()
-        && ends.replays() != Replaying::Imported
-    {
-        return Fate::Goes(Going::Opening(*number));
-    }
-    // Claimed, and its agent was not asked for it.
-    let is_untouched =
-        !ends.is_loaded() && !balance.moved.contains(native) && !balance.kept.contains(native);
-    if balance.let_go.contains(native) || is_untouched {
-        return Fate::LetGo;
-    }
-    // Whoever was being opened may be open by now, whatever its journal says.
-    Fate::Doubtful
 }
 
 fn read(path: &Path, mut ends: Ends) -> Result<(View, Ends, u64), LogError> {
