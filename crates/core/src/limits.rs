@@ -35,6 +35,8 @@ limits! {
     queued_turns: u32 = 16;
     /// Questions open at once in one session.
     open_interactions: u32 = 64;
+    /// Other requests of an agent that clients have not answered yet, in one session: files, terminals, extensions.
+    open_passes: u32 = 64;
     /// Clients attached to one session.
     attachments: u32 = 64;
     /// Subagents of one session that are known while it is loaded; what more of them send is refused.
@@ -161,6 +163,7 @@ mod tests {
             "_s",
             "turns",
             "interactions",
+            "passes",
             "attachments",
             "children",
             "connections",

@@ -192,8 +192,13 @@ impl Session {
         meta
     }
 
-    /// A client takes no more part; a load or resume of its that is still open is answered.
+    /// A client takes no more part; a load or resume of its that is still open is answered. One whose
+    /// prompts are being looked up goes when they have been found.
     pub(super) fn dismiss(&mut self, conn: ConnId) {
+        let rejoin = self.clients.get_mut(&conn).and_then(|attachment| attachment.rejoin.as_mut());
+        if rejoin.is_some_and(|rejoin| rejoin.puts_dismissal_off()) {
+            return;
+        }
         let open = self.clients.get_mut(&conn).and_then(|attachment| attachment.reply.take());
         if let Some((id, _)) = open {
             let text = "the session was closed before this was answered";
@@ -201,8 +206,11 @@ impl Session {
         }
         let rejoin = self.clients.get_mut(&conn).and_then(|attachment| attachment.rejoin.take());
         if let Some(rejoin) = rejoin {
-            let text = "the session was closed before this was answered";
-            self.tell_error(conn, &rejoin.id, &WireError::new(Code::InstanceEnded, text));
+            // It answers those prompts that never ran, and no others.
+            let mut error = WireError::not_found(&self.spelling(conn));
+            error.message =
+                "Resource not found: the session was closed; load or resume it first".into();
+            self.tell_error(conn, &rejoin.id, &error);
         }
         for forward in self.take_forwards(conn) {
             let text = "the session was closed before the agent answered";

@@ -280,7 +280,9 @@ impl Session {
 
     /// `session/close` (DESIGN section 6, "Close").
     pub(super) fn close(&mut self, conn: ConnId, id: &str, force: bool) {
-        let others = self.clients.keys().filter(|other| **other != conn).count();
+        let takes_part = |it: &Attachment| !it.rejoin.as_ref().is_some_and(|it| it.is_dismissed());
+        let others = self.clients.iter().filter(|(other, it)| **other != conn && takes_part(it));
+        let others = others.count();
         if !force && others > 0 && self.clients.contains_key(&conn) {
             self.drop_queue(Some(conn), Ok(()));
             if self.turn.as_ref().is_some_and(|turn| turn.conn == conn) {

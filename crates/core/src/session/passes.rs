@@ -58,6 +58,12 @@ impl Session {
             let error = nobody(&frame.method, rule);
             return self.settle_owed(&hop_id(at), Frame::failure(&agent_id, &error.to_json()));
         };
+        let limit = self.limits.open_passes as usize;
+        if self.passes.len() >= limit {
+            let text = format!("{limit} requests of this session wait for clients already");
+            let error = WireError::new(Code::QueueFull, text);
+            return self.settle_owed(&hop_id(at), Frame::failure(&agent_id, &error.to_json()));
+        }
         if rule != Rule::Read && rule != Rule::Extension {
             next.clear();
         }
@@ -70,10 +76,8 @@ impl Session {
     /// Who may take a request, best first.
     fn candidates(&self, frame: &Frame, rule: Rule) -> VecDeque<ConnId> {
         if rule == Rule::Terminal {
-            let params: Value =
-                frame.params().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-            let id = params.get("terminalId").and_then(Value::as_str).unwrap_or_default();
-            return self.terminals.get(id).copied().into_iter().collect();
+            let owner = terminal_id(frame.params()).and_then(|id| self.terminals.get(&id));
+            return owner.copied().into_iter().collect();
         }
         let prompting = self.turn.as_ref().map(|turn| turn.conn);
         let able = |conn: &ConnId| {
@@ -105,14 +109,28 @@ impl Session {
             return self.next_pass(hop);
         }
         let Some(pass) = self.passes.remove(hop) else { return };
-        if &*pass.frame.method == "terminal/create" {
-            let result: Value =
-                frame.result().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-            if let Some(id) = result.get("terminalId").and_then(Value::as_str) {
-                self.terminals.insert(id.to_owned(), conn);
-            }
+        if let Some(result) = frame.result() {
+            self.follow_terminal(conn, &pass.frame, result);
         }
         self.settle_owed(hop, frame.spliced(pass.frame.id(), None));
+    }
+
+    /// Who has which terminal: from its making until the client has released it, behind which its id
+    /// names nothing (ACP v1, "Terminals").
+    fn follow_terminal(&mut self, conn: ConnId, asked: &Frame, result: &str) {
+        match &*asked.method {
+            "terminal/create" => {
+                if let Some(id) = terminal_id(Some(result)) {
+                    self.terminals.insert(id, conn);
+                }
+            }
+            "terminal/release" => {
+                if let Some(id) = terminal_id(asked.params()) {
+                    self.terminals.remove(&id);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Asks the next client, or answers the agent that nobody can.
@@ -204,6 +222,12 @@ impl Session {
         self.out.push(Effect::Forget { conn, hop: hop.clone() });
         self.tell(conn, cancel_frame(&hop));
     }
+}
+
+/// The terminal that params or a result name.
+fn terminal_id(text: Option<&str>) -> Option<String> {
+    let value: Value = serde_json::from_str(text?).ok()?;
+    value.get("terminalId").and_then(Value::as_str).map(str::to_owned)
 }
 
 fn nobody(method: &str, rule: Rule) -> WireError {

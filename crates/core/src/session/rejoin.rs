@@ -17,6 +17,35 @@ pub(super) struct Rejoining {
     seen: Option<Mark>,
     /// Prompts that were never recorded.
     unknown: Vec<Box<str>>,
+    search: Search,
+}
+
+/// The search for what became of its prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Search {
+    /// None, or it is over.
+    Done,
+    /// `Found` is still to come.
+    UnderWay,
+    /// So it is, and the client is dismissed behind it.
+    ThenDismiss,
+}
+
+impl Rejoining {
+    /// A client is not dismissed before its prompts have what the journal says of them: whether
+    /// that is still to come.
+    pub(super) fn puts_dismissal_off(&mut self) -> bool {
+        let is_open = self.search != Search::Done;
+        if is_open {
+            self.search = Search::ThenDismiss;
+        }
+        is_open
+    }
+
+    /// Whether it takes part no more, but for what is still to be found.
+    pub(super) fn is_dismissed(&self) -> bool {
+        self.search == Search::ThenDismiss
+    }
 }
 
 impl Session {
@@ -40,6 +69,7 @@ impl Session {
             }
             return;
         }
+        let unknown = Vec::new();
         let attachment = Attachment {
             client,
             spelling,
@@ -49,7 +79,7 @@ impl Session {
             joined: 0,
             reply: None,
             from: Mark::default(),
-            rejoin: Some(Box::new(Rejoining { id, seen, unknown: Vec::new() })),
+            rejoin: Some(Box::new(Rejoining { id, seen, unknown, search: Search::Done })),
             waiting: false,
             owed: Vec::new(),
             again: None,
@@ -62,6 +92,10 @@ impl Session {
             self.show_missed(conn);
         } else {
             // Neither runs nor waits: what became of it was recorded before, or it never came.
+            let attachment = self.clients.get_mut(&conn);
+            if let Some(rejoin) = attachment.and_then(|it| it.rejoin.as_mut()) {
+                rejoin.search = Search::UnderWay;
+            }
             self.out.push(Effect::Find { conn, key, prompts: lost });
         }
         self.active();
@@ -102,6 +136,11 @@ impl Session {
                     }
                 }
             }
+        }
+        let rejoin = self.clients.get_mut(&conn).and_then(|it| it.rejoin.as_mut());
+        let search = rejoin.map(|it| std::mem::replace(&mut it.search, Search::Done));
+        if search == Some(Search::ThenDismiss) {
+            return self.dismiss(conn);
         }
         self.show_missed(conn);
     }

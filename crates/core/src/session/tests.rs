@@ -5,6 +5,7 @@ mod carried;
 mod carry;
 mod keep;
 mod model;
+mod passes;
 mod rejoin;
 mod scenarios;
 

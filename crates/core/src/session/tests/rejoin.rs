@@ -91,3 +91,51 @@ fn a_record_that_was_shown_in_part_is_read_again() {
     });
     assert_eq!(from, Some((Mark { seq, part: 1 }, 0)));
 }
+
+fn with_force(id: &str) -> Input {
+    Input::Close { conn: ConnId(2), id: id.into(), force: true }
+}
+
+#[test]
+fn behind_two_closes_it_is_told_what_the_journal_says_and_then_dismissed() {
+    let mut bench = Bench::live();
+    bench.prompt(1, "3", "hi");
+    bench.run(Input::Detach { conn: ConnId(1) });
+    // The first close ends the turn; the second one comes behind the client.
+    let effects = words(&bench.run(with_force("8")));
+    assert!(effects.contains(&"shut client".into()), "{effects:?}");
+    let seen = Some(Mark::whole(3));
+    assert!(bench.run(rejoin(9, seen, &[("3", 3), ("4", 3)])).is_empty());
+    assert!(bench.run(with_force("9")).is_empty());
+    let effects = bench.run(Input::Closed { let_go: true });
+    let closed = ["write closed", "sync", "answer c2 8 ok", "find c9 2", "answer c2 9 ok"];
+    assert_eq!(words(&effects), closed);
+    // The session is not put to rest without it, nor does it stand in the way of a close that is said without force.
+    assert!(!bench.session.at_rest());
+    let close = Input::Close { conn: ConnId(2), id: "10".into(), force: false };
+    assert_eq!(words(&bench.run(close)), ["answer c2 10 ok"]);
+
+    let ended = Bytes::from_static(br#"{"id":3,"result":{"stopReason":"cancelled"}}"#);
+    let found = vec![("3".into(), Some(ended)), ("4".into(), None)];
+    let effects = bench.run(Input::Found { conn: ConnId(9), found });
+    let left = ["answer c9 3 ok", "answer c9 \"r\" -32002", "left c9"];
+    assert_eq!(words(&effects), left);
+    assert!(bench.session.at_rest());
+}
+
+#[test]
+fn one_that_still_reads_when_the_session_is_closed_keeps_its_answers() {
+    let mut bench = Bench::live();
+    let first = bench.prompt(1, "3", "hi");
+    end_turn(&mut bench, sent(&first));
+    bench.run(Input::Detach { conn: ConnId(1) });
+    bench.run(rejoin(9, Some(Mark::whole(3)), &[("3", 3)]));
+    let ended = Bytes::from_static(br#"{"id":3,"result":{"stopReason":"end_turn"}}"#);
+    let found = vec![("3".into(), Some(ended))];
+    let effects = bench.run(Input::Found { conn: ConnId(9), found });
+    assert_eq!(words(&effects), ["catch-up c9 from 3"]);
+    bench.run(with_force("8"));
+    let effects = words(&bench.run(Input::Closed { let_go: true }));
+    let left = ["answer c9 3 ok", "answer c9 \"r\" -32002", "left c9"];
+    assert_eq!(effects[effects.len() - 3..], left);
+}

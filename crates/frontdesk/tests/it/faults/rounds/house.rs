@@ -449,10 +449,7 @@ impl House {
         let closed = self.closing.as_deref() == Some(session);
         let fits = match (what, error.code) {
             (_, -31002 | -31001) => {
-                matches!(self.kind, Kind::Agent | Kind::Holder)
-                    || what == What::New
-                    // A shim comes again with its prompt while the next daemon carries a close out.
-                    || (what == What::Prompt && error.code == -31002 && closed)
+                matches!(self.kind, Kind::Agent | Kind::Holder) || what == What::New
             }
             (What::Prompt | What::Close, -32002) => closed,
             _ => false,
