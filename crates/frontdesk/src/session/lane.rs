@@ -390,7 +390,10 @@ impl Lane {
                 return;
             }
             // Taken before, because somebody waits for its end.
-            LaneMsg::Durable { .. } | LaneMsg::Command { .. } | LaneMsg::Decide { .. } => return,
+            LaneMsg::Durable { .. }
+            | LaneMsg::Take { .. }
+            | LaneMsg::Command { .. }
+            | LaneMsg::Decide { .. } => return,
             LaneMsg::Describe(tx) => {
                 let _ = tx.send(self.describe());
                 return;
