@@ -116,10 +116,13 @@ pub(super) async fn take(
     let until = outcome_by(node);
     let before = in_time(until, who(node, &row)).await?;
     let Some(lane) = take_here(node, &row, by(conn), until).await? else {
-        let row = node.directory.get(row.key).unwrap_or(row);
-        let now = in_time(until, who(node, &row)).await?;
+        // Somebody else may have taken it meanwhile.
+        let lease = match node.running_lane(row.key) {
+            Some(lane) => described(&lane, until).await?["lease"].clone(),
+            None => before["lease"].clone(),
+        };
         return Ok(json!({
-            "sessionId": asked, "key": row.key, "taken": false, "lease": now["lease"],
+            "sessionId": asked, "key": row.key, "taken": false, "lease": lease,
         }));
     };
     let after = described(&lane, until).await?;
