@@ -57,6 +57,8 @@ limits! {
     probe_negative_ms: u64 = 1_000;
     /// Questions about different ids under way at one instance.
     probe_requests: u32 = 64;
+    /// How often an instance that may have a session is asked whether it has, in milliseconds.
+    doubt_probe_ms: u64 = 5_000;
     /// Time for a connection to a url to be there, without `initialize`, in milliseconds.
     url_connect_ms: u64 = 10_000;
     /// Wait before a url is tried again, at first, in milliseconds; each failure doubles it.
@@ -85,6 +87,8 @@ limits! {
     output_spool_bytes: u64 = 1 << 30;
     /// How long a holder waits without a daemon, in seconds.
     holder_orphan_s: u64 = 3_600;
+    /// How long a claim waits for a holder of the same home to leave, in milliseconds.
+    own_holder_ms: u64 = 2_000;
     /// How often a daemon looks for what is left of instances that nobody has, in seconds; 0: only at its start.
     sweep_s: u64 = 60;
     /// Grace for running turns when the daemon stops, in seconds.

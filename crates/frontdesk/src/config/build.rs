@@ -31,6 +31,7 @@ const ZERO_IS_FINE: &[&str] = &[
     "stop_term_ms",
     "silent_orphan_ms",
     "holder_orphan_s",
+    "own_holder_ms",
     "sweep_s",
     "drain_s",
     "spare_idle_s",

@@ -8,13 +8,13 @@ use frontdesk_core::lease::Phase;
 use frontdesk_core::session::{By, Input};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::open::by;
 use crate::conn::Conn;
 use crate::node::Node;
 use crate::node::directory::Row;
-use crate::session::{LaneHandle, LaneMsg};
+use crate::session::{LaneHandle, LaneMsg, Taken};
 
 /// How often a lease that is about to change is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -113,13 +113,19 @@ pub(super) async fn take(
             "there": there, "lease": "live", "epoch": owner["epoch"], "owner": owner,
         }));
     }
-    let before = who(node, &row).await;
-    let Some(lane) = take_here(node, &row, by(conn)).await? else {
+    let until = outcome_by(node);
+    let before = in_time(until, who(node, &row)).await?;
+    let Some(lane) = take_here(node, &row, by(conn), until).await? else {
+        // Somebody else may have taken it meanwhile.
+        let lease = match node.running_lane(row.key) {
+            Some(lane) => described(&lane, until).await?["lease"].clone(),
+            None => before["lease"].clone(),
+        };
         return Ok(json!({
-            "sessionId": asked, "key": row.key, "taken": false, "lease": before["lease"],
+            "sessionId": asked, "key": row.key, "taken": false, "lease": lease,
         }));
     };
-    let after = described(&lane).await;
+    let after = described(&lane, until).await?;
     Ok(json!({
         "sessionId": asked,
         "key": row.key,
@@ -144,10 +150,11 @@ pub(super) async fn release(
 ) -> Result<Value, WireError> {
     not_a_child(&row)?;
     node.not_behind(Some(row.key))?;
-    let Some(lane) = take_here(node, &row, by(conn)).await? else {
+    let until = outcome_by(node);
+    let Some(lane) = take_here(node, &row, by(conn), until).await? else {
         return Ok(json!({ "released": true, "key": row.key }));
     };
-    let after = described(&lane).await;
+    let after = described(&lane, until).await?;
     if after["lease"] != "cold" && after["lease"] != "lost" {
         let text =
             "its agent could not be told to let it go, and cannot be ended: it has other work";
@@ -164,25 +171,37 @@ fn not_a_child(row: &Row) -> Result<(), WireError> {
     Err(WireError::new(Code::MethodNotFound, text).with_data(json!({ "parent": parent })))
 }
 
-/// Takes a session that this daemon has, or that an agent of its may have. `None` if nobody has it.
-async fn take_here(node: &Arc<Node>, row: &Row, by: By) -> Result<Option<LaneHandle>, WireError> {
+/// When a take has to have an outcome: a start or an unload that is on its way has one first.
+fn outcome_by(node: &Node) -> Instant {
+    let start = Duration::from_millis(node.limits.agent_start_ms + node.limits.agent_open_ms);
+    Instant::now() + node.unload_limit() + start
+}
+
+/// Takes a session that this daemon has, or that an agent of its may have. `None` if nobody has it,
+/// also where somebody else has just taken it.
+async fn take_here(
+    node: &Arc<Node>,
+    row: &Row,
+    by: By,
+    until: Instant,
+) -> Result<Option<LaneHandle>, WireError> {
     if !row.is_loaded() && node.suspected(&row.view).is_none() {
         return Ok(None);
     }
     let lane = node.lane(row.key).ok_or_else(|| WireError::not_found(&row.public_id()))?;
-    // A start or an unload that is on its way has an outcome first.
-    let until = Instant::now()
-        + node.unload_limit()
-        + Duration::from_millis(node.limits.agent_start_ms + node.limits.agent_open_ms);
-    settle(node, &lane, until).await?;
-    let lease = described(&lane).await["lease"].clone();
-    if lease == "cold" || lease == "lost" {
-        return Ok(None);
-    }
-    let (done, is_done) = oneshot::channel();
-    lane.send(LaneMsg::Durable { inputs: vec![Input::Take { by }], done }).await;
-    if is_done.await.is_err() {
-        return Err(WireError::new(Code::Storage, "the session's journal could not be written"));
+    loop {
+        settle(node, &lane, until).await?;
+        let (told, taken) = oneshot::channel();
+        let taken = in_time(until, async {
+            lane.send(LaneMsg::Take { by: by.clone(), told }).await;
+            node.written(row.key, taken).await
+        });
+        match taken.await?? {
+            Taken::Took => break,
+            Taken::Nobody => return Ok(None),
+            // Another one was quicker.
+            Taken::NotYet => {}
+        }
     }
     settle(node, &lane, until).await?;
     Ok(Some(lane))
@@ -192,11 +211,11 @@ async fn take_here(node: &Arc<Node>, row: &Row, by: By) -> Result<Option<LaneHan
 async fn settle(node: &Node, lane: &LaneHandle, until: Instant) -> Result<(), WireError> {
     loop {
         // Through the lane, so that it is behind what came before.
-        let lease = described(lane).await["lease"].clone();
+        let lease = described(lane, until).await?["lease"].clone();
         if !matches!(lease.as_str(), Some("claiming" | "starting" | "draining")) {
             // The lane answers before it writes and publishes what it took in together with this: a
             // second answer is behind that.
-            let _ = described(lane).await;
+            described(lane, until).await?;
             return Ok(());
         }
         if Instant::now() > until || node.is_stopping() {
@@ -207,10 +226,20 @@ async fn settle(node: &Node, lane: &LaneHandle, until: Instant) -> Result<(), Wi
     }
 }
 
-async fn described(lane: &LaneHandle) -> Value {
+/// What a lane says of itself; nothing if it has ended.
+async fn described(lane: &LaneHandle, until: Instant) -> Result<Value, WireError> {
     let (tx, rx) = oneshot::channel();
-    lane.send(LaneMsg::Describe(tx)).await;
-    rx.await.unwrap_or_default()
+    let described = in_time(until, async {
+        lane.send(LaneMsg::Describe(tx)).await;
+        rx.await.unwrap_or_default()
+    });
+    described.await
+}
+
+/// A lane that cannot write answers nobody, and whoever takes is not to wait for ever.
+async fn in_time<T>(until: Instant, answer: impl Future<Output = T>) -> Result<T, WireError> {
+    let text = "the session does not answer, its journal may not be written; ask `_frontdesk/who` what became of it";
+    timeout_at(until, answer).await.map_err(|_| WireError::new(Code::AgentTimeout, text))
 }
 
 /// Loads a session here that another home has let go. Its owner.
@@ -222,13 +251,41 @@ async fn load(node: &Arc<Node>, row: &Row) -> Result<Value, WireError> {
         WireError::new(Code::AgentStart, text).with_data(json!({ "key": row.key }))
     };
     let lane = node.lane(row.key).ok_or_else(|| failed("it is not known here any more"))?;
-    let (done, is_done) = oneshot::channel();
-    lane.send(LaneMsg::Durable { inputs: vec![Input::Wake], done }).await;
-    let _ = is_done.await;
     let until = Instant::now()
         + Duration::from_millis(node.limits.agent_start_ms + node.limits.agent_open_ms);
+    let (done, is_done) = oneshot::channel();
+    let woken = in_time(until, async {
+        lane.send(LaneMsg::Durable { inputs: vec![Input::Wake], done }).await;
+        node.written(row.key, is_done).await
+    });
+    if let Err(error) = woken.await.flatten() {
+        return Err(failed(&error.message));
+    }
     settle(node, &lane, until).await?;
     let row = node.directory.get(row.key).filter(|row| row.is_live());
     let owner = row.and_then(|row| row.live.as_ref()?.owner.clone());
     owner.map(|owner| json!(*owner)).ok_or_else(|| failed("its agent did not open it here"))
+}
+
+#[cfg(test)]
+mod tests {
+    use frontdesk_core::ids::Key;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lane_that_answers_nobody_is_given_up_in_time() {
+        let (lane, mailbox) = LaneHandle::new(Key::new(uuid::Uuid::from_u128(1)), 1);
+        // With room in its mailbox, and without.
+        for _ in 0..2 {
+            let error = described(&lane, Instant::now()).await.expect_err("nobody reads it");
+            assert_eq!(error.code, Code::AgentTimeout);
+        }
+        drop(mailbox);
+        assert_eq!(described(&lane, outcome()).await, Ok(Value::Null), "it has ended");
+    }
+
+    fn outcome() -> Instant {
+        Instant::now() + Duration::from_secs(600)
+    }
 }

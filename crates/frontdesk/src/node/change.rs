@@ -96,7 +96,14 @@ impl Node {
     }
 
     /// The word that a record is durable, or that it cannot be told when it will be.
-    async fn written<T>(&self, key: Key, mut word: oneshot::Receiver<T>) -> Result<T, WireError> {
+    ///
+    /// # Errors
+    /// [`Code::Behind`] while the disk takes nothing; `-31010` if the journal cannot be written.
+    pub async fn written<T>(
+        &self,
+        key: Key,
+        mut word: oneshot::Receiver<T>,
+    ) -> Result<T, WireError> {
         let unwritten =
             |_| WireError::new(Code::Storage, "the session's journal could not be written");
         let mut health = self.log.follow_health();

@@ -17,9 +17,6 @@ use crate::agent::instance::Instance;
 use crate::agent::link::{self, ClaimOutcome};
 use crate::config::AgentConfig;
 
-/// How long a claim waits for a holder of our own to leave.
-const OWN_HOLDER_LEAVES: Duration = Duration::from_secs(2);
-
 impl Node {
     /// The name under which a session of an agent is claimed on this machine, whatever home claims.
     #[must_use]
@@ -102,7 +99,7 @@ impl Node {
         info: &str,
         is_new: bool,
     ) -> Result<ClaimOutcome, link::LinkError> {
-        let until = tokio::time::Instant::now() + OWN_HOLDER_LEAVES;
+        let until = tokio::time::Instant::now() + Duration::from_millis(self.limits.own_holder_ms);
         loop {
             let outcome = instance.link.claim(name, info).await?;
             let own = match &outcome {

@@ -14,9 +14,6 @@ use crate::agent::instance::Instance;
 use crate::node::Node;
 use crate::node::probes::Asked;
 
-/// How often an instance that may have a session is asked whether it has.
-pub(super) const PROBE_EVERY: Duration = Duration::from_secs(5);
-
 impl Lane {
     /// What an earlier lane, or an earlier daemon, has left in doubt.
     pub(super) async fn recall_doubt(&mut self) {
@@ -55,8 +52,8 @@ impl Lane {
 }
 
 /// When a place that may have a session is asked next.
-pub(super) fn next_time() -> Instant {
-    Instant::now() + PROBE_EVERY
+pub(super) fn next_time(node: &Node) -> Instant {
+    Instant::now() + Duration::from_millis(node.limits.doubt_probe_ms)
 }
 
 /// Waits until something is known of a session that somebody may have, which is asked for at the
@@ -78,7 +75,7 @@ pub(super) async fn settled(
     let probed = async {
         loop {
             tokio::time::sleep_until(ask_at).await;
-            ask_at = next_time();
+            ask_at = next_time(node);
             // One that does not answer for itself is not asked.
             let here = node.instance_at(&at).filter(|i| i.abilities().status);
             if let Some(instance) = here.filter(|instance| instance.has_ended().is_none()) {

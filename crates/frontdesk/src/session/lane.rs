@@ -278,7 +278,9 @@ impl Lane {
         let is_suspect = lease.phase() == Phase::Suspect;
         let place = lease.doubt().filter(|_| is_suspect).cloned();
         // Whatever comes to the lane meanwhile puts this off no further.
-        let ask_at = place.is_some().then(|| self.ask_at.unwrap_or_else(super::doubt::next_time));
+        let ask_at = place
+            .is_some()
+            .then(|| self.ask_at.unwrap_or_else(|| super::doubt::next_time(&self.node)));
         self.ask_at = ask_at;
         let doubt = place.zip(ask_at).map(|(place, at)| (place, self.doubted.clone(), at));
         let (node, native) = (self.node.clone(), self.session.native().to_owned());
@@ -390,7 +392,10 @@ impl Lane {
                 return;
             }
             // Taken before, because somebody waits for its end.
-            LaneMsg::Durable { .. } | LaneMsg::Command { .. } | LaneMsg::Decide { .. } => return,
+            LaneMsg::Durable { .. }
+            | LaneMsg::Take { .. }
+            | LaneMsg::Command { .. }
+            | LaneMsg::Decide { .. } => return,
             LaneMsg::Describe(tx) => {
                 let _ = tx.send(self.describe());
                 return;

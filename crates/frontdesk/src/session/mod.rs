@@ -25,7 +25,7 @@ use std::sync::atomic::AtomicU64;
 use frontdesk_core::envelope::Message;
 use frontdesk_core::fold::Done;
 use frontdesk_core::ids::{InstanceId, Key};
-use frontdesk_core::session::{Decision, Input, NoAnswer, Position};
+use frontdesk_core::session::{By, Decision, Input, NoAnswer, Position};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
@@ -90,6 +90,13 @@ pub enum LaneMsg {
         /// Dropped where the lane cannot do it.
         done: oneshot::Sender<()>,
     },
+    /// Takes the session from whoever has it. Unlike other inputs it does not wait in the lane.
+    Take {
+        /// Who takes it.
+        by: By,
+        /// Told when what follows is durable and shown. Dropped where the lane cannot do it.
+        told: oneshot::Sender<Taken>,
+    },
     /// A command with an id of its caller's: recorded and carried out once, whoever repeats it.
     Command {
         /// Its record.
@@ -114,6 +121,17 @@ pub enum LaneMsg {
     Describe(oneshot::Sender<Value>),
     /// Delete: the journal becomes a tombstone and the lane ends.
     Entomb(oneshot::Sender<Result<(), String>>),
+}
+
+/// What became of a take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It took: there is a new epoch.
+    Took,
+    /// Nobody had the session.
+    Nobody,
+    /// A start or an unload is on its way and has an outcome first; nothing was done.
+    NotYet,
 }
 
 /// What became of an answer: done, done before, or none.

@@ -1,11 +1,12 @@
 //! What somebody waits for until it is durable and shown.
 
 use frontdesk_core::fold::Done;
-use frontdesk_core::session::{Decision, Effect, Input};
+use frontdesk_core::lease::Phase;
+use frontdesk_core::session::{By, Decision, Effect, Input};
 use tokio::sync::oneshot;
 
 use super::lane::Lane;
-use super::{Decided, LaneMsg};
+use super::{Decided, LaneMsg, Taken};
 
 /// A word that is given once what came before it is durable.
 pub(super) enum Promise {
@@ -15,6 +16,8 @@ pub(super) enum Promise {
     Command(oneshot::Sender<Option<Box<Done>>>, Option<Box<Done>>),
     /// A question was answered, or why it was not.
     Decided(oneshot::Sender<Decided>, Decided),
+    /// The session was taken, or why not.
+    Taken(oneshot::Sender<Taken>, Taken),
 }
 
 impl Promise {
@@ -24,6 +27,7 @@ impl Promise {
             Self::Durable(done) => drop(done.send(())),
             Self::Command(before, known) => drop(before.send(known)),
             Self::Decided(told, decided) => drop(told.send(decided)),
+            Self::Taken(told, taken) => drop(told.send(taken)),
         }
     }
 }
@@ -53,9 +57,24 @@ impl Lane {
                 let decided = self.decide(decision, command, effects);
                 Promise::Decided(told, decided)
             }
+            LaneMsg::Take { by, told } => {
+                let taken = self.take_over(by, effects);
+                Promise::Taken(told, taken)
+            }
             other => return Some(other),
         });
         None
+    }
+
+    /// Of two takes at the same moment one makes the new epoch, and the other finds an unload.
+    fn take_over(&mut self, by: By, effects: &mut Vec<Effect>) -> Taken {
+        let phase = self.session.phase();
+        if phase.is_starting() || phase == Phase::Draining {
+            return Taken::NotYet;
+        }
+        let before = self.session.lease().epoch();
+        self.handle_all(vec![Input::Take { by }], effects);
+        if self.session.lease().epoch() > before { Taken::Took } else { Taken::Nobody }
     }
 
     /// Answers a question, once whoever repeats the command; what does not answer it changes nothing.

@@ -41,6 +41,8 @@ const BATCH_MESSAGES: usize = 64;
 const READ_BYTES: usize = 64 << 10;
 /// How long the last word to the other side may take.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// How long the other side is heard once nothing can be written to it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Longest reason of a closed connection that is repeated, in bytes.
 const REASON_BYTES: usize = 200;
 
@@ -249,9 +251,12 @@ async fn write(
             () = is_over(&mut over) => break,
             sent = sink.send(message) => sent,
         };
-        if sent.is_err() {
-            // What the agent said before is read first; reading finds the same end.
+        if let Err(error) = sent {
+            // What the agent said before is read first, and reading finds the same end; but not where
+            // the other side goes on sending.
             shared.room.close();
+            let _ = timeout(LAST_WORDS, is_over(&mut over)).await;
+            shared.end(&in_words(&error), CloseCode::Away);
             return;
         }
         if let Some((number, cost)) = frame {
@@ -422,7 +427,9 @@ fn told(close: &CloseFrame) -> String {
 
 fn in_words(error: &Error) -> String {
     match error {
-        Error::ConnectionClosed | Error::AlreadyClosed => "it closed the connection".to_owned(),
+        Error::ConnectionClosed
+        | Error::AlreadyClosed
+        | Error::Protocol(ProtocolError::SendAfterClosing) => "it closed the connection".to_owned(),
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => {
             "the connection broke off".to_owned()
         }

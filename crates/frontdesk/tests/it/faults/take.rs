@@ -74,6 +74,25 @@ fn a_take_ends_the_turn_fences_the_owner_and_leaves_its_clients() {
 }
 
 #[test]
+fn of_takes_at_the_same_moment_one_takes() {
+    let desk = Desk::builder().agent(demo("demo", &["--no-close"])).open();
+    let mut one = client(&desk);
+    let session = new_session(&desk, &mut one);
+    turn(&mut one, &session, "say hello");
+    let asked: Vec<_> =
+        (0..8).map(|_| one.begin("_frontdesk/take", json!({ "sessionId": session }))).collect();
+    let answers: Vec<Value> =
+        asked.into_iter().map(|it| one.wait(it, ANSWER).expect("an answer")).collect();
+    let took: Vec<&Value> = answers.iter().filter(|it| it["taken"] == true).collect();
+    assert_eq!(took.len(), 1, "{answers:?}");
+    assert_eq!(took[0]["epoch"], 2);
+    assert!(answers.iter().all(|it| it["lease"] == "cold"), "{answers:?}");
+    let records = log(&mut one, &session);
+    let takes = records.iter().filter(|record| record["data"]["how"] == "take").count();
+    assert_eq!(takes, 1);
+}
+
+#[test]
 fn nobody_is_taken_from_where_nobody_has_it() {
     let desk = Desk::builder().agent(demo("demo", &[])).open();
     let mut one = client(&desk);

@@ -114,6 +114,28 @@ fn broken_turn(puppet: &Puppet, shape: impl FnOnce(Desk) -> Desk) -> (crate::acp
 }
 
 #[test]
+fn one_that_takes_nothing_more_is_connected_anew_though_it_keeps_sending() {
+    // Its last word, and then a text frame of 65,535 bytes that never is complete.
+    let puppet =
+        prompted(|| vec![Act::Drip(vec![0x88, 2, 0x03, 0xe8, 0x81, 126, 0xff, 0xff, b'{'])]);
+    let desk = desk_at(&[&puppet.url]);
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    let session = new_session(&desk, &mut client);
+    let running = client.begin("session/prompt", prompt(&session, "go"));
+    eventually("the prompt", SOON, || puppet.count("session/prompt") == 1);
+    // The first that is written behind its last word may still be on its way when that comes.
+    eventually("another connection", SOON, || {
+        let _ = client.begin("session/new", place(&desk, None));
+        std::thread::sleep(Duration::from_millis(100));
+        puppet.count("initialize") >= 2
+    });
+    let error = client.wait(running, ANSWER).expect_err("its connection is gone");
+    assert!(error.message.contains("it closed the connection"), "{error:?}");
+    wait_up(&desk, 1);
+}
+
+#[test]
 fn a_connection_that_breaks_off_inside_a_frame_ends_the_turn_with_the_reason() {
     // The head of a text frame of 100 bytes, and two of them.
     let puppet = prompted(|| vec![Act::Break(vec![0x81, 100, b'{', b'"'])]);
@@ -438,7 +460,7 @@ fn an_opening_that_is_answered_late_is_no_longer_owed() {
         _ => Vec::new(),
     });
     let desk = quick(Desk::builder().agent(AgentSpec::behind("far", &[&puppet.url])));
-    let desk = desk.limit("agent_open_ms", 500).open();
+    let desk = desk.limit("agent_open_ms", 500).limit("doubt_probe_ms", 100).open();
     wait_up(&desk, 1);
     let mut client = client(&desk);
     let session = new_session(&desk, &mut client);

@@ -78,6 +78,8 @@ pub(super) enum Act {
     Binary,
     /// Sends these bytes below the protocol and closes.
     Break(Vec<u8>),
+    /// Sends these bytes below the protocol, then blanks for ever, and reads nothing more.
+    Drip(Vec<u8>),
     /// Reads nothing more and leaves the connection open.
     Hang,
     /// Waits.
@@ -143,6 +145,14 @@ async fn converse(stream: TcpStream, script: &Script, list: &Mutex<Vec<String>>)
                 }
                 Act::Break(bytes) => {
                     let _ = below.write_all(&bytes);
+                    return;
+                }
+                Act::Drip(bytes) => {
+                    let mut sent = below.write_all(&bytes);
+                    while sent.is_ok() {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                        sent = below.write_all(b" ");
+                    }
                     return;
                 }
                 Act::Hang => std::future::pending::<()>().await,

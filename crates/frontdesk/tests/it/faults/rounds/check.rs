@@ -50,6 +50,21 @@ pub(super) fn is_quiet(records: &[Value]) -> bool {
             == names(&["interaction_settled"], "interaction")
 }
 
+/// Whether an agent that nobody killed has noted more than the journal has of it.
+pub(super) fn is_behind(
+    records: &[Value],
+    agents: &Agents,
+    victims: &BTreeMap<String, Victim>,
+    room: &Room,
+) -> bool {
+    said_in(records).iter().filter(|(instance, _)| !victims.contains_key(*instance)).any(
+        |(instance, kept)| {
+            let said = agents.talk(instance).and_then(|talk| talk.said.get(&room.native));
+            said.is_some_and(|said| said.len() > kept.updates.len())
+        },
+    )
+}
+
 /// One look at one session.
 pub(super) struct Check<'c> {
     pub(super) what: String,

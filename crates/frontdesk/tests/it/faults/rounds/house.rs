@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::super::{Chance, SOON, agent_lives, client, demo, eventually, nothing_runs, store};
 use super::agents::Agents;
-use super::check::{Check, Room, Victim, is_quiet, items, read};
+use super::check::{Check, Room, Victim, is_behind, is_quiet, items, read};
 use super::counts::Counts;
 use super::guests::{Asked, Guest, Seat, What, shown};
 use crate::acp::{Acp, RpcError};
@@ -501,6 +501,12 @@ impl House {
             is_quiet(&records)
         });
         self.agents.read_on();
+        // An agent notes what it says before it says it: its last word may still be on its way.
+        let until = Instant::now() + SOON;
+        while is_behind(&records, &self.agents, &self.victims, room) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+            records = read(room);
+        }
         for guest in &self.guests {
             let Some(seat) = guest.seats.get(&room.id) else { continue };
             let own = format!("user:{}", seat.own);
