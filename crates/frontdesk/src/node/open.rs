@@ -281,7 +281,10 @@ impl Node {
         instance.route(native, &request.lane);
         let facts = AgentFacts { can_return: true, ..facts(instance, view.epoch + 1) };
         let opening = Input::Opening { facts, mode };
-        request.lane.send(LaneMsg::Opening { instance: instance.clone(), input: opening }).await;
+        let (written, is_written) = oneshot::channel();
+        let opening = LaneMsg::Opening { instance: instance.clone(), input: opening, written };
+        request.lane.send(opening).await;
+        self.wait_told(is_written).await?;
         if instance.url.is_some() {
             self.wait_written(&request.lane).await?;
         }
@@ -305,8 +308,13 @@ impl Node {
     pub(super) async fn wait_written(&self, lane: &LaneHandle) -> Result<(), StartFailure> {
         let (done, is_done) = oneshot::channel();
         lane.send(LaneMsg::Durable { inputs: Vec::new(), done }).await;
+        self.wait_told(is_done).await
+    }
+
+    /// Waits for a lane's word that something is written.
+    async fn wait_told(&self, is_told: oneshot::Receiver<()>) -> Result<(), StartFailure> {
         let limit = Duration::from_millis(self.limits.agent_open_ms);
-        match tokio::time::timeout(limit, is_done).await {
+        match tokio::time::timeout(limit, is_told).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(StartFailure::Ours(unwritten())),
         }

@@ -252,7 +252,7 @@ impl Lane {
                     self.take(message, &mut effects, &mut handled);
                 }
             }
-            if !promised.is_empty() {
+            if promised.iter().any(Promise::is_of_the_disk) {
                 effects.push(Effect::Sync);
             }
             self.make_children().await;
@@ -377,10 +377,6 @@ impl Lane {
                 let about = self.request_it_is_about(&message);
                 Input::Agent { message, at, about }
             }
-            LaneMsg::Opening { instance, input } => {
-                self.instance = Some(instance);
-                input
-            }
             LaneMsg::Ended { instance, input } => {
                 if self.instance.as_ref().is_none_or(|own| own.id != instance) {
                     return;
@@ -392,7 +388,8 @@ impl Lane {
                 return;
             }
             // Taken before, because somebody waits for its end.
-            LaneMsg::Durable { .. }
+            LaneMsg::Opening { .. }
+            | LaneMsg::Durable { .. }
             | LaneMsg::Take { .. }
             | LaneMsg::Command { .. }
             | LaneMsg::Decide { .. } => return,

@@ -71,6 +71,9 @@ pub enum LaneMsg {
         instance: Arc<Instance>,
         /// `Input::Opening`.
         input: Input,
+        /// Told when its records are written: not before that the instance is asked, so that a later
+        /// daemon finds them with the request. Dropped where the lane cannot do it.
+        written: oneshot::Sender<()>,
     },
     /// An instance has ended; ignored if it is not the session's own any more.
     Ended {

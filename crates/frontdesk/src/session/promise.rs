@@ -1,4 +1,4 @@
-//! What somebody waits for until it is durable and shown.
+//! What somebody waits for until it is durable and shown, or only written.
 
 use frontdesk_core::fold::Done;
 use frontdesk_core::lease::Phase;
@@ -8,8 +8,10 @@ use tokio::sync::oneshot;
 use super::lane::Lane;
 use super::{Decided, LaneMsg, Taken};
 
-/// A word that is given once what came before it is durable.
+/// A word that is given once what came before it is durable, or written where that is enough.
 pub(super) enum Promise {
+    /// It is written, and outlives this daemon; what outlives the machine has no need of it.
+    Written(oneshot::Sender<()>),
     /// It is done.
     Durable(oneshot::Sender<()>),
     /// It is done, or was done before.
@@ -21,10 +23,15 @@ pub(super) enum Promise {
 }
 
 impl Promise {
+    /// Whether what came before it has to be durable first.
+    pub(super) fn is_of_the_disk(&self) -> bool {
+        !matches!(self, Self::Written(_))
+    }
+
     /// Gives the word; who waited may be gone.
     pub(super) fn keep(self) {
         match self {
-            Self::Durable(done) => drop(done.send(())),
+            Self::Written(done) | Self::Durable(done) => drop(done.send(())),
             Self::Command(before, known) => drop(before.send(known)),
             Self::Decided(told, decided) => drop(told.send(decided)),
             Self::Taken(told, taken) => drop(told.send(taken)),
@@ -41,6 +48,11 @@ impl Lane {
         promised: &mut Vec<Promise>,
     ) -> Option<LaneMsg> {
         promised.push(match message {
+            LaneMsg::Opening { instance, input, written } => {
+                self.instance = Some(instance);
+                self.handle_all(vec![input], effects);
+                Promise::Written(written)
+            }
             LaneMsg::Durable { inputs, done } => {
                 self.handle_all(inputs, effects);
                 Promise::Durable(done)
