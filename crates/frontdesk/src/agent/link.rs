@@ -38,6 +38,7 @@ pub use crate::hold::claim::{
 use crate::hold::record::SOCKET_FILE;
 pub use crate::hold::{FailKind, HolderSpec};
 use crate::hold::{Order, Report};
+use crate::socket::split;
 use outbox::{ClaimAnswer, Shared, UNACKED_BYTES_MAX};
 pub use receiver::DEAD_WORD;
 use receiver::HolderReceiver;
@@ -320,7 +321,7 @@ async fn connect(
     let stream = UnixStream::connect(&path)
         .await
         .map_err(|source| LinkError::Connect { path: path.clone(), source })?;
-    let (reader, writer) = stream.into_split();
+    let (reader, writer) = split(stream).map_err(|source| LinkError::Connect { path, source })?;
     // A spool that is full of handled output would never be read on.
     let ack_step = UNACKED_BYTES_MAX.min(limits.output_spool_bytes / 2);
     let shared = Arc::new(Shared::new(writer, ack_step));
