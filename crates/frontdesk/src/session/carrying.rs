@@ -37,7 +37,7 @@ pub(super) async fn carry_on(
     handle: LaneHandle,
     mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
     carry: Carry,
-) -> Result<Lane, LogError> {
+) -> Result<Box<Lane>, LogError> {
     let Carry { path, view, parts, instance, ready } = carry;
     let log = node.log.clone();
     let opened = tokio::task::spawn_blocking(move || log.open_journal(&path));
