@@ -14,7 +14,7 @@ use frontdesk_core::session::{Effect, Input, Session, Tag};
 use frontdesk_core::status::State;
 use frontdesk_core::workspace::Workspace;
 use serde_json::{Map, Value};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::alarm::Alarm;
@@ -23,7 +23,7 @@ use super::carrying::{Carry, Handled, carry_on};
 use super::children::{Child, Heard};
 use super::promise::Promise;
 use super::telling::refuse_all;
-use super::{Copy, LaneHandle, LaneMsg};
+use super::{Copy, LaneHandle, LaneMsg, Mailbox};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
 use crate::log::{Health, Journal, LogError, Snapshot, Ticket};
@@ -67,7 +67,7 @@ enum Then {
 }
 
 /// Starts a lane.
-pub fn spawn(node: Arc<Node>, handle: LaneHandle, rx: mpsc::Receiver<LaneMsg>, start: Start) {
+pub fn spawn(node: Arc<Node>, handle: LaneHandle, rx: Mailbox, start: Start) {
     tokio::spawn(async move {
         let key = handle.key();
         let mut mailbox = Some(rx);
@@ -90,7 +90,7 @@ pub fn spawn(node: Arc<Node>, handle: LaneHandle, rx: mpsc::Receiver<LaneMsg>, s
 async fn begin(
     node: &Arc<Node>,
     handle: LaneHandle,
-    mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
+    mailbox: &mut Option<Mailbox>,
     start: Start,
 ) -> Result<Box<Lane>, LogError> {
     let (journal, view, snapshot_bytes, instance, birth) = match start {
@@ -137,7 +137,7 @@ async fn begin(
 pub(super) struct Lane {
     pub(super) node: Arc<Node>,
     pub(super) handle: LaneHandle,
-    pub(super) rx: mpsc::Receiver<LaneMsg>,
+    pub(super) rx: Mailbox,
     pub(super) session: Session,
     pub(super) journal: Journal,
     pub(super) instance: Option<Arc<Instance>>,
@@ -188,7 +188,7 @@ impl Lane {
     pub(super) fn new(
         node: &Arc<Node>,
         handle: LaneHandle,
-        rx: mpsc::Receiver<LaneMsg>,
+        rx: Mailbox,
         session: Session,
         journal: Journal,
         instance: Option<Arc<Instance>>,
@@ -288,7 +288,7 @@ impl Lane {
 
     /// Waits for something to do, which may be to look again. `None` when nothing will ever come.
     async fn next(&mut self, alarm: &mut Alarm, quiet: &Quiet) -> Option<Vec<LaneMsg>> {
-        let mut batch = Vec::new();
+        let (mut batch, mut mail) = (Vec::new(), Vec::new());
         let lease = self.session.lease();
         let is_suspect = lease.phase() == Phase::Suspect;
         let place = lease.doubt().filter(|_| is_suspect).cloned();
@@ -306,7 +306,12 @@ impl Lane {
                 // Without a sender the log is gone, and with it everything.
                 changed.ok()?;
             }
-            got = self.rx.recv_many(&mut batch, BATCH_MESSAGES) => if got == 0 { return None },
+            got = self.rx.recv_many(&mut mail, BATCH_MESSAGES) => {
+                if got == 0 {
+                    return None;
+                }
+                batch.extend(mail.into_iter().map(|message| *message));
+            }
             () = alarm.rings() => batch.push(LaneMsg::Input(Input::Tick)),
             workspace = news(self.follow.as_mut()) => {
                 batch.push(LaneMsg::Input(Input::Workspace(workspace)));
