@@ -93,7 +93,8 @@ impl Attachment {
 /// The machine of one session.
 #[derive(Debug)]
 pub struct Session {
-    view: View,
+    /// Shared with whoever shows it; a record makes a new one.
+    view: Arc<View>,
     limits: Arc<Limits>,
     lease: Lease,
     facts: AgentFacts,
@@ -134,7 +135,7 @@ impl Session {
     pub fn cold(view: View, limits: Arc<Limits>, now: Now) -> Self {
         let lease = Lease::cold(view.epoch, view.resumable == Some(false));
         Self {
-            view,
+            view: Arc::new(view),
             limits,
             lease,
             facts: AgentFacts::default(),
@@ -253,7 +254,7 @@ impl Session {
 
     /// What the records add up to.
     #[must_use]
-    pub fn view(&self) -> &View {
+    pub fn view(&self) -> &Arc<View> {
         &self.view
     }
 
@@ -396,7 +397,7 @@ impl Session {
             src,
             data,
         };
-        self.view.apply(&record);
+        Arc::make_mut(&mut self.view).apply(&record);
         record
     }
 

@@ -158,7 +158,7 @@ fn known(node: &Node, row: Arc<Row>) -> Own {
     };
     let doubted = node.suspected(&view).and_then(|place| node.url_at(&agent, &place));
     let others = Others {
-        native: view.native.unwrap_or_default(),
+        native: view.native.clone().unwrap_or_default(),
         asked: node.askable_urls(&agent),
         doubted: doubted.map(|url| url.shown()),
     };
