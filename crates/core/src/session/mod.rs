@@ -100,7 +100,8 @@ pub struct Session {
     facts: AgentFacts,
     /// Why it is being unloaded, while it is.
     unloading: CloseWhy,
-    clients: BTreeMap<ConnId, Attachment>,
+    /// In boxes: a map has room for eleven as soon as it has one.
+    clients: BTreeMap<ConnId, Box<Attachment>>,
     turn: Option<Turn>,
     queue: VecDeque<Queued>,
     stuck: Option<Stuck>,
@@ -127,6 +128,8 @@ pub struct Session {
     /// What another daemon handled before and its agent's output may bring again.
     again: Option<Again>,
     out: Vec<Effect>,
+    /// Options or commands came that were not [shared](Self::share) yet.
+    has_unshared: bool,
 }
 
 impl Session {
@@ -162,6 +165,7 @@ impl Session {
             now,
             again: None,
             out: Vec::new(),
+            has_unshared: true,
         }
     }
 
@@ -397,7 +401,7 @@ impl Session {
             src,
             data,
         };
-        Arc::make_mut(&mut self.view).apply(&record);
+        self.fold(&record);
         record
     }
 

@@ -38,6 +38,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::fold::Common;
 use frontdesk_core::ids::{ConnId, InstanceId, Key};
 use frontdesk_core::limits::Limits;
 use frontdesk_core::session::{Input, Now};
@@ -93,6 +94,8 @@ pub struct Node {
     pub cursors: Cursors,
     /// Where lanes tell what changes.
     pub feed: Feed,
+    /// What their sessions were told alike.
+    pub common: Mutex<Common>,
     /// The agents' own lists.
     pub lists: Lists,
     /// The branches of the sessions' folders.
@@ -159,6 +162,7 @@ impl Node {
             keeper: Keeper::default(),
             cursors,
             feed: Feed::default(),
+            common: Mutex::default(),
             lists: Lists::default(),
             workspaces,
             since: Timestamp::now(),

@@ -26,6 +26,7 @@ use super::telling::refuse_all;
 use super::{Copy, LaneHandle, LaneMsg, Mailbox};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
+use crate::lock::lock;
 use crate::log::{Health, Journal, LogError, Snapshot, Ticket};
 use crate::node::Node;
 use crate::workspace::Follow;
@@ -68,23 +69,25 @@ enum Then {
 
 /// Starts a lane.
 pub fn spawn(node: Arc<Node>, handle: LaneHandle, rx: Mailbox, start: Start) {
-    tokio::spawn(async move {
-        let key = handle.key();
-        let mut mailbox = Some(rx);
-        // In a box of its own, as all that a lane does but for waiting: most lanes wait most of the
-        // time, and what is not in a box has its room all that time.
-        let begun = Box::pin(begin(&node, handle, &mut mailbox, start)).await;
-        match begun {
-            Ok(lane) => lane.run().await,
-            Err(error) => {
-                tracing::error!(session = %key, %error, "failed to open a journal");
-                if let Some(rx) = mailbox {
-                    refuse_all(rx).await;
-                }
+    tokio::spawn(live(node, handle, rx, start));
+}
+
+async fn live(node: Arc<Node>, handle: LaneHandle, rx: Mailbox, start: Start) {
+    let key = handle.key();
+    let mut mailbox = Some(rx);
+    // In a box of its own, as all that a lane does but for waiting: most lanes wait most of the
+    // time, and what is not in a box has its room all that time.
+    let begun = Box::pin(begin(&node, handle, &mut mailbox, start)).await;
+    match begun {
+        Ok(lane) => lane.run().await,
+        Err(error) => {
+            tracing::error!(session = %key, %error, "failed to open a journal");
+            if let Some(rx) = mailbox {
+                refuse_all(rx).await;
             }
         }
-        node.lane_ended(key);
-    });
+    }
+    node.lane_ended(key);
 }
 
 async fn begin(
@@ -442,6 +445,9 @@ impl Lane {
             self.children.clear();
         }
         self.follow_doubt();
+        if self.session.has_unshared() {
+            self.session.share(&mut lock(&self.node.common));
+        }
         let late = self.late_before + self.session.lease().late();
         self.node.note_late_writes(self.handle.key(), late);
         if self.is_nothing() && self.session.client_count() == 0 {
@@ -486,3 +492,7 @@ async fn news(follow: Option<&mut Follow>) -> Workspace {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+#[path = "lane_tests.rs"]
+mod tests;
