@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
-use frontdesk_core::hold::{AgentState, Exit, HolderDecoder, ProcessId, ToDaemon};
+use frontdesk_core::hold::{AgentState, Exit, HolderDecoder, ProcessId, ToDaemon, VERSION};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
+use super::outbox::UNACKED_BYTES_MAX;
 use super::*;
 
 struct Holder {
