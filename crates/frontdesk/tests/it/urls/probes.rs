@@ -1,16 +1,19 @@
 //! What urls are asked for sessions: once for all who ask, bounded, and only while somebody waits.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
 
 use super::peer::{Act, Puppet, answer};
-use super::{SOON, client, new_session, quick, status, turn, wait_up, world_with};
+use super::{SOON, client, new_session, place, quick, status, turn, wait_up, world_with};
 use crate::acp::ANSWER;
 use crate::desk::{AgentSpec, Desk};
 use crate::faults::eventually;
+
+/// Sessions that are made while lists are read; fewer than a page has.
+const BIRTHS: usize = 15;
 
 #[test]
 fn many_who_ask_about_one_id_are_one_question() {
@@ -191,4 +194,46 @@ fn a_question_that_nobody_waits_for_any_more_is_not_asked() {
     assert_eq!(puppet.count("session/status"), 1);
     assert_eq!(status(&mut client, "s4").1["source"], json!("none"));
     eventually("the next question", SOON, || puppet.count("session/status") == 2);
+}
+
+#[test]
+fn a_session_that_a_list_has_before_its_making_is_answered_is_one_session() {
+    // The answer that makes it comes right behind a list that has it already, with a title that takes
+    // its time to be written.
+    let (made, held) = (AtomicUsize::new(0), Mutex::new(None));
+    let puppet = Puppet::start(move |asked| match asked["method"].as_str() {
+        Some("session/new") => {
+            made.fetch_add(1, Ordering::Relaxed);
+            *held.lock().unwrap() = Some(asked.clone());
+            Vec::new()
+        }
+        Some("session/list") => {
+            let made = made.load(Ordering::Relaxed);
+            let row = |n: usize| {
+                let title = if n == made { "t".repeat(512 << 10) } else { String::new() };
+                json!({ "sessionId": format!("s{n}"), "cwd": "/w", "title": title })
+            };
+            let rows: Vec<_> = (1..=made).rev().map(row).collect();
+            let list = answer(asked, &json!({ "sessions": rows }));
+            let id = json!({ "sessionId": format!("s{made}") });
+            let birth = held.lock().unwrap().take().map(|birth| answer(&birth, &id));
+            let pause = Act::Wait(Duration::from_millis(4 * made as u64));
+            [list, pause].into_iter().chain(birth).collect()
+        }
+        _ => Vec::new(),
+    });
+    let desk = quick(Desk::builder().agent(AgentSpec::behind("far", &[&puppet.url]))).open();
+    wait_up(&desk, 1);
+    let mut client = client(&desk);
+    for _ in 0..BIRTHS {
+        let before = puppet.count("session/new");
+        let birth = client.begin("session/new", place(&desk, None));
+        eventually("the request", SOON, || puppet.count("session/new") > before);
+        while !client.is_answered(birth) {
+            client.ok("session/list", json!({}));
+        }
+        client.wait(birth, ANSWER).expect("it is made");
+    }
+    let list = client.ok("session/list", json!({}));
+    assert_eq!(list["sessions"].as_array().expect("rows").len(), BIRTHS);
 }
