@@ -124,6 +124,8 @@ pub(super) struct Shared {
     pub(super) kept: HashMap<Arc<str>, u64>,
     /// Sessions that it was asked to open without an answer in time, by the number of the request.
     pub(super) unanswered: HashMap<u64, Arc<str>>,
+    /// The answers to requests to close a session that an earlier daemon sent.
+    pub(super) closes: HashMap<Box<str>, oneshot::Receiver<Result<Frame, WireError>>>,
     /// From other ids of its sessions to those used here, and from these to what it is spoken to by.
     pub(super) heard: HashMap<Arc<str>, Arc<str>>,
     pub(super) spoken: HashMap<Arc<str>, Arc<str>>,

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Node;
+use super::adopting::adopted_record;
 use super::directory::Row;
-use super::lists::adopted_record;
 use crate::agent::instance::Instance;
 use crate::log::LogError;
 use crate::session::LaneMsg;

@@ -302,10 +302,14 @@ impl Node {
         let wanted = wanted_requests(&balance, &carried);
         let births = orphans::births(&balance);
         let openings = carried.iter().filter_map(Found::opening);
+        let close_asked =
+            |found: &Found| Some((found.native.clone(), found.close_asked(&balance)?));
+        let closes: Vec<(Box<str>, u64)> = carried.iter().filter_map(close_asked).collect();
         let awaited: BTreeSet<u64> = wanted
             .iter()
             .copied()
             .chain(openings)
+            .chain(closes.iter().map(|(_, number)| *number))
             .chain(births.iter().map(|(number, _)| *number))
             .collect();
         let mut ledger = match Ledger::resume(&data_dir, &balance, met.hello.last_input) {
@@ -355,6 +359,9 @@ impl Node {
             before,
         }));
         instance.set_initialized(facts.initialize);
+        for (native, number) in closes {
+            instance.await_close(native, number);
+        }
         for native in doubtful {
             instance.keep(&native).await;
         }

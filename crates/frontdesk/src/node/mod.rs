@@ -6,6 +6,7 @@
 //! them; [`lists`] the agents' own lists; `open` calling a session back; [`recover`] what an earlier
 //! daemon left; [`sweep`] what is left of instances nobody has.
 
+mod adopting;
 mod aliases;
 pub mod birth;
 pub mod carry;

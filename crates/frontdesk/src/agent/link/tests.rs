@@ -2,9 +2,13 @@
 
 use std::collections::VecDeque;
 
-use frontdesk_core::hold::{AgentState, Exit, HolderDecoder, ProcessId, ToDaemon};
+use frontdesk_core::hold::{AgentState, Exit, HolderDecoder, ProcessId, ToDaemon, VERSION};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
+use super::outbox::UNACKED_BYTES_MAX;
 use super::*;
+use crate::socket::split;
 
 struct Holder {
     stream: UnixStream,
