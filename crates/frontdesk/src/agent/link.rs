@@ -12,7 +12,7 @@ mod receiver;
 mod tests;
 mod url;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -41,7 +41,7 @@ use crate::hold::{Order, Report};
 use outbox::{ClaimAnswer, Shared, UNACKED_BYTES_MAX};
 pub use receiver::DEAD_WORD;
 use receiver::HolderReceiver;
-pub use url::{UrlClaims, UrlError, claims_in};
+pub use url::{Address, TlsError, UrlClaims, UrlError, claims_in};
 
 /// Longest report of a starting holder, in bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
@@ -335,18 +335,17 @@ async fn hear_greeting(receiver: &mut HolderReceiver) -> Result<Hello, LinkError
         .map_err(|_| LinkError::NoAnswer)?
 }
 
-/// Connects to an agent that runs already, at a `ws://` address with these headers. Sessions are
-/// claimed in `claims`, which outlive the connection.
+/// Connects to an agent that runs already. Sessions are claimed in `claims`, which outlive the
+/// connection.
 ///
 /// # Errors
 /// If there is no connection within `url_connect_ms`.
 pub async fn reach(
-    url: &str,
-    headers: &BTreeMap<String, String>,
+    address: Address<'_>,
     claims: UrlClaims,
     limits: &Limits,
 ) -> Result<(LinkSender, LinkReceiver), UrlError> {
-    let (shared, receiver) = url::connect(url, headers, claims, limits).await?;
+    let (shared, receiver) = url::connect(address, claims, limits).await?;
     Ok((LinkSender::Url(shared), LinkReceiver::Url(Box::new(receiver))))
 }
 

@@ -6,6 +6,7 @@
 mod broken;
 mod death;
 mod peer;
+mod tls;
 mod two;
 
 use std::io::{BufRead as _, BufReader};
