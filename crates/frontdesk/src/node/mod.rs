@@ -42,7 +42,7 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::fold::Common;
 use frontdesk_core::ids::{ConnId, InstanceId, Key};
 use frontdesk_core::limits::Limits;
-use frontdesk_core::session::{Input, Now};
+use frontdesk_core::session::{Input, Now, Session};
 use frontdesk_core::status::Words;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -95,8 +95,8 @@ pub struct Node {
     pub cursors: Cursors,
     /// Where lanes tell what changes.
     pub feed: Feed,
-    /// What their sessions were told alike.
-    pub common: Mutex<Common>,
+    /// What sessions that have a lane were told alike.
+    common: Mutex<Common>,
     /// The agents' own lists.
     pub lists: Lists,
     /// The branches of the sessions' folders.
@@ -299,6 +299,13 @@ impl Node {
         let mut lanes = lock(&self.lanes);
         if lanes.get(&key).is_some_and(LaneHandle::is_closed) {
             lanes.remove(&key);
+        }
+    }
+
+    /// Holds what a session was told in one place with the sessions that were told the same.
+    pub fn share(&self, session: &mut Session) {
+        if session.has_unshared() {
+            session.share(&mut lock(&self.common));
         }
     }
 

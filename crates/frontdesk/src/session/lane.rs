@@ -26,7 +26,6 @@ use super::telling::refuse_all;
 use super::{Copy, LaneHandle, LaneMsg, Mailbox};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
-use crate::lock::lock;
 use crate::log::{Health, Journal, LogError, Snapshot, Ticket};
 use crate::node::Node;
 use crate::workspace::Follow;
@@ -445,9 +444,7 @@ impl Lane {
             self.children.clear();
         }
         self.follow_doubt();
-        if self.session.has_unshared() {
-            self.session.share(&mut lock(&self.node.common));
-        }
+        self.node.share(&mut self.session);
         let late = self.late_before + self.session.lease().late();
         self.node.note_late_writes(self.handle.key(), late);
         if self.is_nothing() && self.session.client_count() == 0 {
