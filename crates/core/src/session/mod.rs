@@ -100,6 +100,7 @@ pub struct Session {
     /// Why it is being unloaded, while it is.
     unloading: CloseWhy,
     clients: BTreeMap<ConnId, Attachment>,
+    leaving: BTreeMap<ConnId, attach::Leaving>,
     turn: Option<Turn>,
     queue: VecDeque<Queued>,
     stuck: Option<Stuck>,
@@ -140,6 +141,7 @@ impl Session {
             facts: AgentFacts::default(),
             unloading: CloseWhy::default(),
             clients: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             turn: None,
             queue: VecDeque::new(),
             stuck: None,
@@ -192,6 +194,7 @@ impl Session {
             Input::Lagging { conn } => self.lagging(conn),
             Input::Detach { conn } => {
                 self.parked.retain(|input| input.conn() != Some(conn));
+                self.leaving.remove(&conn);
                 self.detach(conn);
             }
             Input::Prompt { conn, frame } => self.prompt(conn, &frame),
@@ -338,6 +341,7 @@ impl Session {
     pub fn at_rest(&self) -> bool {
         self.phase().is_cold()
             && self.clients.is_empty()
+            && self.leaving.is_empty()
             && self.queue.is_empty()
             && self.parked.is_empty()
             && self.closers.is_empty()
