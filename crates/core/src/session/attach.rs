@@ -10,10 +10,21 @@ use crate::errors::{Code, WireError};
 use crate::ids::{ConnId, Seq};
 use crate::lease::Phase;
 
+/// A client that takes no more part once it has read the records up to `upto`.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    attachment: Box<Attachment>,
+    upto: Seq,
+}
+
 impl Session {
     pub(super) fn attach(&mut self, attach: Attach) {
         let Attach { client, id, how, spelling, params, from } = attach;
         let conn = client.conn;
+        if let Some(leaving) = self.leaving.remove(&conn) {
+            // It stays after all, and reads on.
+            self.clients.insert(conn, leaving.attachment);
+        }
         let limit = usize::try_from(self.limits.attachments).unwrap_or(usize::MAX);
         if !self.clients.contains_key(&conn) && self.clients.len() >= limit {
             let text = format!("{limit} clients are attached to this session already");
@@ -129,7 +140,19 @@ impl Session {
             Some(attachment) if attachment.live || attachment.waiting => {}
             Some(_) if seq < self.view.seq => self.catch_up(conn, Mark::whole(seq)),
             Some(_) => self.go_live(conn),
-            None => {}
+            None => self.read_before_leaving(conn, seq),
+        }
+    }
+
+    /// One that takes no more part has read so far.
+    fn read_before_leaving(&mut self, conn: ConnId, seq: Seq) {
+        let Some(Leaving { attachment, upto }) = self.leaving.remove(&conn) else { return };
+        self.clients.insert(conn, attachment);
+        if seq < upto {
+            self.catch_up(conn, Mark::whole(seq));
+            self.let_leave(conn, upto);
+        } else {
+            self.leave(conn);
         }
     }
 
@@ -199,6 +222,30 @@ impl Session {
         if rejoin.is_some_and(|rejoin| rejoin.puts_dismissal_off()) {
             return;
         }
+        self.leave(conn);
+    }
+
+    /// The session is closed: a client takes no more part. One that still reads what was said before
+    /// is shown that first, unless it asked for the close itself.
+    pub(super) fn dismiss_behind(&mut self, conn: ConnId) {
+        let reads = |it: &Attachment| it.is_reading() && it.reply.is_none();
+        let is_looked_up = |it: &Attachment| it.rejoin.as_ref().is_some_and(|it| it.is_looked_up());
+        match self.clients.get(&conn) {
+            Some(it) if reads(it) && !is_looked_up(it) => self.let_leave(conn, self.view.seq),
+            _ => self.dismiss(conn),
+        }
+    }
+
+    /// A client that is reading leaves when it has read the records up to `upto`.
+    pub(super) fn let_leave(&mut self, conn: ConnId, upto: Seq) {
+        if let Some(attachment) = self.clients.remove(&conn) {
+            self.leaving.insert(conn, Leaving { attachment, upto });
+            self.active();
+        }
+    }
+
+    /// What a client still waits for is answered, and it is gone.
+    pub(super) fn leave(&mut self, conn: ConnId) {
         let open = self.clients.get_mut(&conn).and_then(|attachment| attachment.reply.take());
         if let Some((id, _)) = open {
             let text = "the session was closed before this was answered";

@@ -336,13 +336,20 @@ impl Session {
             self.append_json(Kind::Closed, &data);
             self.out.push(Effect::Sync);
         }
-        for (conn, id) in std::mem::take(&mut self.closers) {
-            self.answer(conn, &id, Frame::success(&id, "{}"));
+        let closers = std::mem::take(&mut self.closers);
+        for (conn, id) in &closers {
+            self.answer(*conn, id, Frame::success(id, "{}"));
         }
         if !why.keeps_clients() {
             let conns: Vec<ConnId> = self.clients.keys().copied().collect();
             for conn in conns {
-                self.dismiss(conn);
+                // What is deleted cannot be read on.
+                let at_once = why == CloseWhy::Delete;
+                if at_once || closers.iter().any(|(closer, _)| *closer == conn) {
+                    self.dismiss(conn);
+                } else {
+                    self.dismiss_behind(conn);
+                }
             }
         }
         self.unpark();

@@ -102,6 +102,7 @@ pub struct Session {
     unloading: CloseWhy,
     /// In boxes: a map has room for eleven as soon as it has one.
     clients: BTreeMap<ConnId, Box<Attachment>>,
+    leaving: BTreeMap<ConnId, attach::Leaving>,
     turn: Option<Turn>,
     queue: VecDeque<Queued>,
     stuck: Option<Stuck>,
@@ -144,6 +145,7 @@ impl Session {
             facts: AgentFacts::default(),
             unloading: CloseWhy::default(),
             clients: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             turn: None,
             queue: VecDeque::new(),
             stuck: None,
@@ -197,6 +199,7 @@ impl Session {
             Input::Lagging { conn } => self.lagging(conn),
             Input::Detach { conn } => {
                 self.parked.retain(|input| input.conn() != Some(conn));
+                self.leaving.remove(&conn);
                 self.detach(conn);
             }
             Input::Prompt { conn, frame } => self.prompt(conn, &frame),
@@ -343,6 +346,7 @@ impl Session {
     pub fn at_rest(&self) -> bool {
         self.phase().is_cold()
             && self.clients.is_empty()
+            && self.leaving.is_empty()
             && self.queue.is_empty()
             && self.parked.is_empty()
             && self.closers.is_empty()

@@ -42,6 +42,11 @@ impl Rejoining {
         is_open
     }
 
+    /// Whether what became of its prompts is still to come.
+    pub(super) fn is_looked_up(&self) -> bool {
+        self.search != Search::Done
+    }
+
     /// Whether it takes part no more, but for what is still to be found.
     pub(super) fn is_dismissed(&self) -> bool {
         self.search == Search::ThenDismiss
@@ -89,7 +94,7 @@ impl Session {
         let lost: Vec<_> =
             prompts.into_iter().filter(|(id, _)| !self.take_back(conn, &key, id)).collect();
         if lost.is_empty() {
-            self.show_missed(conn);
+            self.show_missed(conn, false);
         } else {
             // Neither runs nor waits: what became of it was recorded before, or it never came.
             let attachment = self.clients.get_mut(&conn);
@@ -139,18 +144,20 @@ impl Session {
         }
         let rejoin = self.clients.get_mut(&conn).and_then(|it| it.rejoin.as_mut());
         let search = rejoin.map(|it| std::mem::replace(&mut it.search, Search::Done));
-        if search == Some(Search::ThenDismiss) {
-            return self.dismiss(conn);
-        }
-        self.show_missed(conn);
+        self.show_missed(conn, search == Some(Search::ThenDismiss));
     }
 
-    fn show_missed(&mut self, conn: ConnId) {
+    /// Shows what it missed. One that is dismissed leaves behind that.
+    fn show_missed(&mut self, conn: ConnId, leaves: bool) {
         let attachment = self.clients.get(&conn).and_then(|it| it.rejoin.as_ref());
         match attachment.map(|rejoin| rejoin.seen) {
             Some(Some(seen)) if seen.part > 0 || seen.seq < self.view.seq => {
                 self.catch_up(conn, seen);
+                if leaves {
+                    self.let_leave(conn, self.view.seq);
+                }
             }
+            Some(_) if leaves => self.leave(conn),
             Some(_) => self.go_live(conn),
             None => {}
         }

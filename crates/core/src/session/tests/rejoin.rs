@@ -118,6 +118,10 @@ fn behind_two_closes_it_is_told_what_the_journal_says_and_then_dismissed() {
     let ended = Bytes::from_static(br#"{"id":3,"result":{"stopReason":"cancelled"}}"#);
     let found = vec![("3".into(), Some(ended)), ("4".into(), None)];
     let effects = bench.run(Input::Found { conn: ConnId(9), found });
+    assert_eq!(words(&effects), ["catch-up c9 from 3"]);
+    assert!(!bench.session.at_rest());
+    let seq = bench.session.view().seq;
+    let effects = bench.run(Input::CaughtUp { conn: ConnId(9), seq });
     let left = ["answer c9 3 ok", "answer c9 \"r\" -32002", "left c9"];
     assert_eq!(words(&effects), left);
     assert!(bench.session.at_rest());
@@ -135,7 +139,63 @@ fn one_that_still_reads_when_the_session_is_closed_keeps_its_answers() {
     let effects = bench.run(Input::Found { conn: ConnId(9), found });
     assert_eq!(words(&effects), ["catch-up c9 from 3"]);
     bench.run(with_force("8"));
+    // It has read all there was, and what was said last came behind that.
+    let seq = bench.session.view().seq;
     let effects = words(&bench.run(Input::Closed { let_go: true }));
-    let left = ["answer c9 3 ok", "answer c9 \"r\" -32002", "left c9"];
-    assert_eq!(effects[effects.len() - 3..], left);
+    assert!(!effects.contains(&"left c9".into()), "{effects:?}");
+    let close = Input::Close { conn: ConnId(2), id: "10".into(), force: false };
+    assert_eq!(words(&bench.run(close)), ["answer c2 10 ok"], "it takes part no more");
+    let effects = words(&bench.run(Input::CaughtUp { conn: ConnId(9), seq }));
+    assert_eq!(effects, [format!("catch-up c9 from {seq}")]);
+    let seq = bench.session.view().seq;
+    let effects = words(&bench.run(Input::CaughtUp { conn: ConnId(9), seq }));
+    assert_eq!(effects, ["answer c9 3 ok", "answer c9 \"r\" -32002", "left c9"]);
+    assert!(bench.session.at_rest());
+}
+
+#[test]
+fn a_slow_client_reads_to_the_end_of_a_session_that_another_one_closes() {
+    let mut bench = Bench::live();
+    bench.run(Input::Lagging { conn: ConnId(1) });
+    let seq = bench.session.view().seq;
+    bench.run(with_force("8"));
+    assert_eq!(words(&bench.agent(CHUNK)), ["write update"]);
+    let effects = words(&bench.run(Input::Closed { let_go: true }));
+    assert!(!effects.contains(&"left c1".into()), "{effects:?}");
+    let effects = words(&bench.run(Input::CaughtUp { conn: ConnId(1), seq }));
+    assert_eq!(effects, [format!("catch-up c1 from {seq}")]);
+    // Gone is gone: nobody waits for it.
+    bench.run(Input::Detach { conn: ConnId(1) });
+    assert!(bench.session.at_rest());
+}
+
+#[test]
+fn a_slow_client_that_closes_is_shown_nothing_more() {
+    let mut bench = Bench::live();
+    bench.run(Input::Lagging { conn: ConnId(1) });
+    bench.run(Input::Close { conn: ConnId(1), id: "8".into(), force: true });
+    let effects = words(&bench.run(Input::Closed { let_go: true }));
+    assert!(effects.ends_with(&["answer c1 8 ok".into(), "left c1".into()]), "{effects:?}");
+    assert!(bench.session.at_rest());
+}
+
+#[test]
+fn one_that_comes_again_while_it_leaves_stays() {
+    let mut bench = Bench::live();
+    bench.run(Input::Lagging { conn: ConnId(1) });
+    bench.run(with_force("8"));
+    bench.run(Input::Closed { let_go: true });
+    let attach = Attach {
+        client: client(1),
+        id: "9".into(),
+        how: How::Load,
+        spelling: "key".into(),
+        params: Bytes::from_static(b"{}"),
+        from: Mark::default(),
+    };
+    // Two readings at once would show everything twice.
+    assert!(bench.run(Input::Attach(attach)).is_empty());
+    let seq = bench.session.view().seq;
+    let effects = words(&bench.run(Input::CaughtUp { conn: ConnId(1), seq }));
+    assert_eq!(effects, ["open"]);
 }
