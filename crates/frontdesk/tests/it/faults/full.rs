@@ -166,6 +166,42 @@ fn cancel_and_close_work_while_the_disk_is_full() {
 }
 
 #[test]
+fn who_has_a_session_is_told_while_the_disk_is_full() {
+    let Some((desk, disk)) = lay(demo_desk().limit("probe_ms", 300)) else { return };
+    let (mut one, mut looker) = (client(&desk), client(&desk));
+    let session = new_session(&desk, &mut one);
+    let from = one.mark();
+    let _running = begin_prompt(&mut one, &session, "stream 100000 every 2");
+    eventually("the stream begins", SOON, || one.updates(&session, from).len() > 20);
+    // Nothing is left to write with: what people say waits too, and the lane with it.
+    std::fs::remove_file(desk.home().join("data/reserve")).expect("there is a reserve");
+    disk.fill();
+    eventually("it is told", SOON, || is_behind(&mut looker, &session));
+    let mut askers: Vec<Acp> = (0..4).map(|_| client(&desk)).collect();
+    one.notify("session/cancel", json!({ "sessionId": session }));
+    let asked = json!({ "sessionId": session });
+    for method in ["_frontdesk/who", "_frontdesk/session"] {
+        for _ in 0..20 {
+            let begun: Vec<_> =
+                askers.iter_mut().map(|asker| asker.begin(method, asked.clone())).collect();
+            for (asker, begun) in askers.iter().zip(begun) {
+                let told = asker.wait(begun, SOON).expect("who has it");
+                assert_eq!(told["key"], session.as_str(), "{told}");
+                assert!(told["epoch"].is_u64() || method != "_frontdesk/who", "{told}");
+            }
+        }
+    }
+    assert!(is_behind(&mut looker, &session), "the disk is as full as before");
+    let who = looker.ok("_frontdesk/who", asked.clone());
+    assert!(who["clients"].is_array() || who["behind"] == true, "{who}");
+    disk.free();
+    eventually("it has caught up", SOON, || !is_behind(&mut looker, &session));
+    let who = looker.ok("_frontdesk/who", asked);
+    assert_eq!((&who["lease"], who.get("behind")), (&json!("live"), None), "{who}");
+    assert_eq!(who["clients"].as_array().map(Vec::len), Some(1), "{who}");
+}
+
+#[test]
 fn a_daemon_can_be_stopped_while_the_disk_is_full() {
     let Some((mut desk, disk)) = small_desk() else { return };
     let (mut one, mut looker) = (client(&desk), client(&desk));
