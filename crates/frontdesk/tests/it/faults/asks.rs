@@ -14,7 +14,7 @@ use crate::acp::{ANSWER, Acp, Answers, Reply};
 use crate::desk::Desk;
 
 /// A person who looks at a question and says nothing.
-fn silent() -> Answers {
+pub(super) fn silent() -> Answers {
     Arc::new(|_| Reply::Silence)
 }
 
