@@ -247,7 +247,10 @@ fn a_session_is_opening_closing_or_let_go_by_what_was_done_last() {
     assert_eq!(state(), closing, "cut");
     ledger.input(3, own("session/close"), &frame(3, "session/close", "s")).unwrap();
     assert_eq!(state(), closing);
+    let asked = || read(folder.path(), 9).unwrap().close_asked.get("s").copied();
+    assert_eq!(asked(), Some(3));
     ledger.done(3).unwrap();
+    assert_eq!(asked(), None, "answered");
     assert_eq!(state(), (None, Some(CloseWhy::Idle), true));
     ledger.keep("s", true).unwrap();
     assert_eq!(state(), closing, "it said no");

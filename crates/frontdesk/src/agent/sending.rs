@@ -9,13 +9,13 @@ use frontdesk_core::envelope::{Frame, Message, quote};
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::session::Tag;
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::instance::{Birth, Instance, Opened, Pending, Shared};
 use super::ledger::{Entry, Ledger};
 use super::link::Room;
 use crate::lock::lock;
-use crate::session::{LaneHandle, LaneMsg};
+use crate::session::{LaneHandle, Mailbox};
 
 /// A client's request for a session, and whose it is.
 #[derive(Debug)]
@@ -253,6 +253,27 @@ impl Instance {
         rx
     }
 
+    /// The answer to a request to close a session that was sent before this daemon is for
+    /// [`Instance::call_close`].
+    pub fn await_close(&self, native: Box<str>, number: u64) {
+        let answer = self.await_call(number);
+        lock(&self.shared).closes.insert(native, answer);
+    }
+
+    /// Asks the agent to close a session, and waits as [`Instance::call`] does. Where an earlier daemon
+    /// has asked that already it only waits: an agent may refuse to close what it is closing.
+    ///
+    /// # Errors
+    /// As [`Instance::call`].
+    pub async fn call_close(&self, native: &str) -> Result<Frame, WireError> {
+        let (method, silence_ms) = ("session/close", self.limits.agent_close_ms);
+        let asked = lock(&self.shared).closes.remove(native);
+        if let Some(answer) = asked {
+            return self.while_it_speaks(answer, method, silence_ms).await;
+        }
+        self.call(method, &json!({ "sessionId": native }).to_string(), silence_ms).await
+    }
+
     fn await_again(&self, number: u64, pending: Pending) {
         let mut shared = lock(&self.shared);
         shared.pending.insert(number, pending);
@@ -268,7 +289,7 @@ impl Instance {
         frame: &Frame,
         session: Option<&str>,
         client: &str,
-        lane: (LaneHandle, mpsc::Receiver<LaneMsg>),
+        lane: (LaneHandle, Mailbox),
     ) -> Result<Birth, WireError> {
         let (tx, rx) = oneshot::channel();
         let entry = Entry::Request {

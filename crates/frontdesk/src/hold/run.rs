@@ -1,46 +1,44 @@
 //! The holder's loop: agent output to the spool and then to the daemon, daemon input to the spool
-//! and then to the agent, and all deadlines.
+//! and then to the agent, and all deadlines. What the loop does with the agent's pipes is in
+//! `pipes`, what with the daemons' connections in `daemons`.
+
+mod daemons;
+mod pipes;
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use frontdesk_core::hold::{
-    AgentState, Hello, PIECE_BYTES_MAX, ProcessId, ToDaemon, ToHolder, VERSION,
-};
+use frontdesk_core::hold::{AgentState, Hello, PIECE_BYTES_MAX, ProcessId, VERSION};
 use frontdesk_core::limits::Limits;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::agent::Agent;
-use super::claim::{ClaimOutcome, Claims};
-use super::conn::{Conn, Fresh, News};
+use super::claim::Claims;
+use super::conn::{Conn, News};
 use super::ending::Phase;
-use super::input::{Answer, Input, OutOfOrder, Pumped};
+use super::input::Input;
 use super::record::{RECORD_FILE, Record, SOCKET_FILE};
 use super::slim::Slim;
 use super::spool::{Spool, Tail};
-use super::{HoldError, HolderSpec, full_text, make_folders, on_path, on_system};
+use super::{HoldError, HolderSpec, make_folders, on_path, on_system};
 use crate::agent::proc;
 
 /// Connections at once: the daemon, and others that come to stop.
 const CONNS_MAX: usize = 4;
 /// Room that is taken for input when the disk still has some, in bytes: cancels and answers.
 const INPUT_ASIDE_BYTES: u64 = 64 << 10;
-/// Pause before a spool that could not be written is tried again, in milliseconds.
-const DISK_RETRY_MS: u64 = 250;
 /// After an ordered stop, the wait for a daemon that does not take its last messages, in
 /// milliseconds.
 const FAREWELL_MS: u64 = 10_000;
 /// How long a dismissed holder tries to spool the last words of an agent that is gone, in milliseconds.
 /// Where the disk takes nothing they would be lost with the holder in any case.
 const LAST_WORDS_MS: u64 = 1_000;
-/// Output taken from a pipe that outlives its agent, in bytes.
-const LAST_OUTPUT_BYTES_MAX: usize = 4 << 20;
 
 /// A holder with its agent.
 #[derive(Debug)]
@@ -348,261 +346,6 @@ impl Holder {
         let wait = due.saturating_duration_since(now).as_micros().div_ceil(1000);
         PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)
     }
-
-    // The agent's side.
-
-    fn read_stdout(&mut self, now: Instant) {
-        let Some(stdout) = &mut self.agent.stdout else { return };
-        match stdout.read(&mut self.from_agent) {
-            Ok(0) => self.output_ended(now),
-            Ok(count) => {
-                self.life_at = now;
-                self.spool_output(count, now);
-            }
-            Err(error) if is_passing(&error) => {}
-            Err(_) => self.output_ended(now),
-        }
-    }
-
-    /// Writes to the spool first and tells the daemon then.
-    fn spool_output(&mut self, count: usize, now: Instant) {
-        let bytes = std::mem::take(&mut self.from_agent);
-        let offset = self.out.end();
-        match self.out.append(&bytes[..count]) {
-            Ok(()) => self.pump_conns(Some((offset, &bytes[..count]))),
-            // Most likely the disk is full. The agent's pipe fills up and it waits.
-            Err(_) => {
-                self.unspooled = bytes[..count].to_vec();
-                self.retry_at = now + Duration::from_millis(DISK_RETRY_MS);
-            }
-        }
-        self.from_agent = bytes;
-    }
-
-    fn spool_again(&mut self, now: Instant) {
-        let bytes = std::mem::take(&mut self.unspooled);
-        if self.out.append(&bytes).is_err() {
-            self.unspooled = bytes;
-            self.retry_at = now + Duration::from_millis(DISK_RETRY_MS);
-        }
-    }
-
-    fn output_ended(&mut self, now: Instant) {
-        self.agent.stdout = None;
-        self.news.eof = Some(self.out.end());
-        self.close_input();
-        self.phase.output_ended(now);
-        if self.agent.check_exit() {
-            self.phase.agent_exited(now);
-        }
-    }
-
-    fn take_last_output(&mut self, now: Instant) {
-        let mut taken = 0;
-        while self.reads_output() {
-            let Some(stdout) = &mut self.agent.stdout else { return };
-            match stdout.read(&mut self.from_agent) {
-                Ok(count) if count > 0 && taken < LAST_OUTPUT_BYTES_MAX => {
-                    taken += count;
-                    self.spool_output(count, now);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                _ => self.output_ended(now),
-            }
-        }
-    }
-
-    fn read_stderr(&mut self) {
-        let Some(stderr) = &mut self.agent.stderr else { return };
-        match stderr.read(&mut self.from_agent) {
-            Ok(count) if count > 0 => self.stderr.push(&self.from_agent[..count]),
-            Err(error) if is_passing(&error) => {}
-            _ => self.agent.stderr = None,
-        }
-    }
-
-    fn pump_input(&mut self) {
-        let Some(stdin) = &mut self.agent.stdin else { return };
-        if self.input.pump(stdin, &mut self.scratch) == Pumped::Closed {
-            self.close_input();
-        }
-    }
-
-    fn close_input(&mut self) {
-        self.agent.stdin = None;
-        self.input.drop_all();
-        self.news.input_closed = true;
-    }
-
-    fn read_signals(&mut self, now: Instant) {
-        while let Ok(Some(info)) = self.signals.read_signal() {
-            match Signal::try_from(info.ssi_signo.cast_signed()) {
-                Ok(Signal::SIGTERM | Signal::SIGINT) => self.dismiss(now, self.term()),
-                Ok(Signal::SIGCHLD) if self.agent.check_exit() => {
-                    self.life_at = now;
-                    self.phase.agent_exited(now);
-                }
-                // A hang-up is for those who have a terminal.
-                _ => {}
-            }
-        }
-    }
-
-    /// The agent is to end, and the holder to leave with it.
-    fn dismiss(&mut self, now: Instant, term: Duration) {
-        self.is_dismissed = true;
-        self.stop(now, term);
-    }
-
-    fn stop(&mut self, now: Instant, term: Duration) {
-        self.close_input();
-        self.phase.stop(&self.agent, now, term);
-    }
-
-    fn all_gone(&mut self, now: Instant) {
-        if self.agent.stdout.is_some() {
-            self.take_last_output(now);
-        }
-        self.agent.reap();
-        self.news.gone = true;
-        // Nothing of the agent is left that could use a session.
-        self.claims.release_all();
-    }
-
-    // The daemons' side.
-
-    fn accept(&mut self) {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => self.welcome(stream),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Greets a new connection. With all places taken, one that is not attached must go, so that
-    /// idle ones cannot keep a daemon out.
-    fn welcome(&mut self, stream: UnixStream) {
-        let state = match self.phase {
-            Phase::Gone { .. } => AgentState::Gone,
-            _ if self.news.eof.is_some() => AgentState::Ended,
-            _ if self.agent.exit.is_some() => AgentState::Orphaned,
-            _ => AgentState::Running,
-        };
-        let hello = Hello {
-            out_start: self.out.start(),
-            out_end: self.out.end(),
-            last_input: self.input.last,
-            state,
-            ..self.hello.clone()
-        };
-        let Ok(conn) = Conn::new(stream, &ToDaemon::Hello(Box::new(hello))) else { return };
-        let free = self.conns.iter().position(Option::is_none);
-        let idle =
-            || self.conns.iter().position(|conn| conn.as_ref().is_some_and(|conn| !conn.attached));
-        if let Some(place) = free.or_else(idle) {
-            self.conns[place] = Some(conn);
-            self.pump_conns(None);
-        }
-    }
-
-    /// Sends what the sockets take, and drops the connections that are no more.
-    fn pump_conns(&mut self, fresh: Fresh<'_>) {
-        for place in 0..CONNS_MAX {
-            let Some(conn) = &mut self.conns[place] else { continue };
-            if conn.pump(&self.out, fresh, &self.news, &mut self.scratch).is_err() {
-                self.drop_conn(place);
-            }
-        }
-    }
-
-    fn drop_conn(&mut self, place: usize) {
-        if self.conns[place].take().is_some_and(|conn| conn.attached) {
-            self.input.abandon();
-            self.alone_since = Some(Instant::now());
-        }
-    }
-
-    fn read_conn(&mut self, place: usize, now: Instant) {
-        let Some(conn) = &mut self.conns[place] else { return };
-        let count = match conn.read(&mut self.from_daemon) {
-            Ok(0) => return self.drop_conn(place),
-            Ok(count) => count,
-            Err(error) if is_passing(&error) => return,
-            Err(_) => return self.drop_conn(place),
-        };
-        // Taken out, so that a message may change everything else.
-        let Some(mut conn) = self.conns[place].take() else { return };
-        let bytes = std::mem::take(&mut self.from_daemon);
-        let mut decoder = std::mem::take(&mut conn.decoder);
-        let mut heard = Ok(());
-        let decoded = decoder.feed(&bytes[..count], |message| {
-            if heard.is_ok() {
-                heard = self.hear(&mut conn, &message, now);
-            }
-        });
-        conn.decoder = decoder;
-        self.from_daemon = bytes;
-        self.conns[place] = Some(conn);
-        if decoded.is_err() || heard.is_err() {
-            return self.drop_conn(place);
-        }
-        self.pump_input();
-        self.pump_conns(None);
-    }
-
-    fn hear(
-        &mut self,
-        conn: &mut Conn,
-        message: &ToHolder<'_>,
-        now: Instant,
-    ) -> Result<(), OutOfOrder> {
-        match *message {
-            ToHolder::Attach { version: _, from_offset } => {
-                if conn.attach(from_offset.clamp(self.out.start(), self.out.end())) {
-                    // The newest daemon is the right one.
-                    for place in 0..CONNS_MAX {
-                        if self.conns[place].as_ref().is_some_and(|other| other.attached) {
-                            self.drop_conn(place);
-                        }
-                    }
-                    self.alone_since = None;
-                }
-            }
-            ToHolder::Input { .. } | ToHolder::InputPiece { .. } if !conn.attached => {
-                return Err(OutOfOrder);
-            }
-            ToHolder::Input { number, total_bytes, piece } => {
-                let closed = self.agent.stdin.is_none() || self.phase.is_ending();
-                let scratch = &mut self.scratch;
-                let fate = self.input.begin(number, total_bytes, piece, closed, scratch)?;
-                answer(conn, fate, now);
-            }
-            ToHolder::InputPiece { piece } => answer(conn, self.input.piece(piece)?, now),
-            ToHolder::Ack { offset } => self.out.trim(offset),
-            ToHolder::CloseInput => {
-                self.pump_input();
-                self.close_input();
-            }
-            ToHolder::Stop { term_ms } => {
-                conn.await_end();
-                self.dismiss(now, Duration::from_millis(u64::from(term_ms)));
-            }
-            ToHolder::Claim { name, info } => match self.claims.claim(name, info) {
-                Ok(ClaimOutcome::Claimed) => conn.push(&ToDaemon::Claimed { name }),
-                Ok(ClaimOutcome::Held(info)) => conn.push(&ToDaemon::Held { name, info: &info }),
-                Err(error) => {
-                    conn.push(&ToDaemon::ClaimFailed { name, reason: &full_text(&error) });
-                }
-            },
-            ToHolder::Release { name } => {
-                self.claims.release(name);
-                conn.push(&ToDaemon::Released { name });
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Adds a descriptor to a `poll` set and says at which place; nothing for none.
@@ -613,16 +356,6 @@ fn add<'fd>(
 ) -> Option<usize> {
     fds.push(PollFd::new(fd?, flags));
     Some(fds.len() - 1)
-}
-
-fn answer(conn: &mut Conn, answer: Option<Answer>, now: Instant) {
-    match answer {
-        None => {}
-        Some(Answer::Accepted(number)) => conn.push_late(&ToDaemon::Accepted { number }, now),
-        Some(Answer::Refused(number, reason)) => {
-            conn.push(&ToDaemon::Refused { number, reason });
-        }
-    }
 }
 
 fn is_passing(error: &io::Error) -> bool {

@@ -259,8 +259,7 @@ impl Node {
             native: Some(birth.native.to_string()),
             ..View::default()
         };
-        self.directory.insert(Row::cold(key, view, journal.path().to_path_buf(), 0));
-        self.absorb_twin(&instance.agent.name, &birth.native, key);
+        self.first_row(Row::cold(key, view, journal.path().to_path_buf(), 0));
         let (copy, forked_from) = match &origin {
             Some(origin) => {
                 let (copy, from) = self.cut(origin, birth);

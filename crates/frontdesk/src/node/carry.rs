@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use frontdesk_core::ids::{InstanceId, Key, is_path_safe};
 use frontdesk_core::session::{Asked, Carry as Parts, CloseWhy, Going, SentRequest};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::Node;
 use super::birth::facts;
@@ -31,7 +31,7 @@ use crate::agent::link::{self, LinkReceiver, Met};
 use crate::agent::proc::{self, EndError};
 use crate::config::{AgentConfig, Config};
 use crate::paths::Paths;
-use crate::session::{Carry, LaneHandle, LaneMsg, Start};
+use crate::session::{Carry, LaneHandle, Mailbox, Start};
 use opening::Opening;
 use orphans::Orphans;
 use sort::{Found, Sorted, sort};
@@ -302,10 +302,14 @@ impl Node {
         let wanted = wanted_requests(&balance, &carried);
         let births = orphans::births(&balance);
         let openings = carried.iter().filter_map(Found::opening);
+        let close_asked =
+            |found: &Found| Some((found.native.clone(), found.close_asked(&balance)?));
+        let closes: Vec<(Box<str>, u64)> = carried.iter().filter_map(close_asked).collect();
         let awaited: BTreeSet<u64> = wanted
             .iter()
             .copied()
             .chain(openings)
+            .chain(closes.iter().map(|(_, number)| *number))
             .chain(births.iter().map(|(number, _)| *number))
             .collect();
         let mut ledger = match Ledger::resume(&data_dir, &balance, met.hello.last_input) {
@@ -355,6 +359,9 @@ impl Node {
             before,
         }));
         instance.set_initialized(facts.initialize);
+        for (native, number) in closes {
+            instance.await_close(native, number);
+        }
         for native in doubtful {
             instance.keep(&native).await;
         }
@@ -394,7 +401,7 @@ impl Node {
         self: &Arc<Self>,
         instance: &Arc<Instance>,
         found: Found,
-        (lane, rx): (LaneHandle, mpsc::Receiver<LaneMsg>),
+        (lane, rx): (LaneHandle, Mailbox),
         balance: &Balance,
         wanted: &BTreeSet<u64>,
     ) -> oneshot::Receiver<()> {

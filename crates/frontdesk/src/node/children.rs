@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Node;
+use super::adopting::began;
 use super::directory::{Found, Row};
-use super::lists::began;
 use crate::log::{LogError, Reader};
 use crate::session::{LaneHandle, LaneMsg};
 
@@ -40,6 +40,7 @@ impl Node {
         if native.is_empty() || native.len() > SESSION_ID_BYTES_MAX {
             return Ok(None);
         }
+        let _one = self.lists.taking_in();
         match self.directory.find_native(&told.agent, native) {
             Some(Found::Deleted) => return Ok(None),
             Some(Found::Known(known)) => return Ok(Some(known.key)),

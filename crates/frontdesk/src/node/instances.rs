@@ -363,8 +363,7 @@ impl Node {
         if !instance.abilities().close || instance.has_ended().is_some() {
             return false;
         }
-        let params = json!({ "sessionId": native }).to_string();
-        let answer = instance.call("session/close", &params, self.limits.agent_close_ms).await;
+        let answer = instance.call_close(native).await;
         answer.is_ok_and(|frame| frame.error().is_none_or(names_no_session))
     }
 

@@ -26,9 +26,9 @@ pub(crate) const DESK_MARK: &str = "FRONTDESK_TEST_DESK";
 /// Environment variable by which the daemon marks an agent's processes.
 pub(crate) const INSTANCE_MARK: &str = "FRONTDESK_INSTANCE";
 /// Longest wait for the daemon's ready line.
-const READY: Duration = Duration::from_secs(30);
+const READY: Duration = Duration::from_secs(60);
 /// Longest wait for the daemon's end after a TERM: its own drain time and some more.
-const STOPPED: Duration = Duration::from_secs(30);
+const STOPPED: Duration = Duration::from_secs(60);
 /// How often a [`Watch`] looks at the processes.
 const WATCH_EVERY: Duration = Duration::from_millis(20);
 

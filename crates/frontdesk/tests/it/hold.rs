@@ -30,7 +30,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 /// No test waits longer than this for one thing.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn exe() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_frontdesk"))

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::acp::{Acp, prompt, refuse_all};
 use crate::desk::{AgentSpec, Desk, DeskBuilder, frontdesk};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn desk() -> DeskBuilder {
     let command = [frontdesk().to_path_buf(), "demo-agent".into()];

@@ -81,4 +81,4 @@ fn kind(error: &crate::acp::RpcError) -> (i64, &str) {
 }
 
 /// Longest wait for the end of a program.
-const EXIT: Duration = Duration::from_secs(20);
+const EXIT: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::acp::{Acp, prompt, refuse_all};
 use crate::desk::{AgentSpec, Desk, frontdesk};
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 fn desk(sessions: u32) -> Desk {
     let words = [frontdesk(), Path::new("demo-agent")].map(Path::to_path_buf);

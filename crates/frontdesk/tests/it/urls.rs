@@ -6,6 +6,7 @@
 mod broken;
 mod death;
 mod peer;
+mod probes;
 mod tls;
 mod two;
 
@@ -22,7 +23,7 @@ use crate::desk::{AgentSpec, Desk, DeskBuilder, frontdesk};
 use crate::faults::{native, new_session, place, status, turn};
 
 /// Longest wait for something that happens by itself.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 
 /// A demo agent that serves connections.
 struct Server {

@@ -73,6 +73,8 @@ pub struct Balance {
     pub opening: BTreeMap<Box<str>, u64>,
     /// Sessions that were to be unloaded and not opened again since: why.
     pub closing: BTreeMap<Box<str>, CloseWhy>,
+    /// Sessions that it was asked to close and has not answered for: the number of that request.
+    pub close_asked: BTreeMap<Box<str>, u64>,
     /// Sessions that the agent has let go, or has refused to open, and was not asked for again since.
     pub let_go: BTreeSet<Box<str>>,
     /// All sessions that the agent was asked to open or to close.
@@ -205,6 +207,7 @@ impl Balance {
             match last {
                 Move::Opens if !is_done => _ = self.opening.insert(native.clone(), number),
                 Move::Closes if is_done && !is_kept => _ = self.let_go.insert(native.clone()),
+                Move::Closes if !is_done => _ = self.close_asked.insert(native.clone(), number),
                 Move::LetGo => _ = self.let_go.insert(native.clone()),
                 Move::Opens | Move::Closes | Move::Closing => {}
             }

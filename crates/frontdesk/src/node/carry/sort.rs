@@ -32,6 +32,14 @@ impl Found {
             Going::Live | Going::Closing(_) => None,
         }
     }
+
+    /// Number of the request to close it, where that is under way.
+    pub(super) fn close_asked(&self, balance: &Balance) -> Option<u64> {
+        match self.how {
+            Going::Closing(_) => balance.close_asked.get(&self.native).copied(),
+            Going::Live | Going::Opening(_) => None,
+        }
+    }
 }
 
 /// What becomes of the sessions that an instance's ledger names.

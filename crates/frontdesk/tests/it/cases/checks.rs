@@ -10,7 +10,7 @@ use super::run::{OPERATOR, PATIENCE, Run};
 use super::script::patience;
 
 /// How long a check that waits does so, if it does not say.
-const UNTIL: Duration = Duration::from_secs(15);
+const UNTIL: Duration = Duration::from_secs(60);
 
 /// Runs one check.
 pub(super) fn check(run: &mut Run, name: &str, arguments: &[Value]) -> Result<(), String> {

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::bridge::Bridge;
 
 /// Time for the daemon to say that it is ready, or to end.
-const DESK_WAIT: Duration = Duration::from_secs(20);
+const DESK_WAIT: Duration = Duration::from_secs(60);
 
 /// The folders of one run of a case; everything that the run starts has `root` in its environment.
 #[derive(Debug)]

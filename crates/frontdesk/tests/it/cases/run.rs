@@ -19,7 +19,7 @@ use crate::small_disk::SmallDisk;
 
 /// How long a step waits for a frame if it does not say: nothing is said about time then, and a busy
 /// machine has it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Name of the client that checks use: over the socket, unbound, as the command line does.
 pub(super) const OPERATOR: &str = "op";

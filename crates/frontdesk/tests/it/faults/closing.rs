@@ -111,6 +111,29 @@ fn what_an_agent_says_while_it_is_closed_is_heard_by_the_next_daemon() {
 }
 
 #[test]
+fn a_close_that_is_under_way_is_not_asked_for_a_second_time() {
+    // The agent refuses to close what it is closing already.
+    let desk = Desk::builder().agent(demo("demo", &[]).setting("sessions_per_instance = 2"));
+    let mut desk = desk.limit("agent_close_ms", 60_000).open();
+    let mut one = client_of(&desk, "demo", Arc::new(|_: &Ask| Reply::Silence));
+    let _other = new_session(&desk, &mut one);
+    let (session, id, agent) = stopped_in_a_tool(&desk, &mut one);
+    one.begin("session/close", force(&session));
+    in_ledger(&desk, &id, "session/close");
+    desk.kill9();
+    desk.start();
+    let asked = || {
+        let text = ledgers(&desk);
+        text.lines().filter(|it| it.contains("session/close") && it.contains(&id)).count()
+    };
+    assert_eq!(asked(), 1);
+    signal(agent, Signal::SIGCONT);
+    let mut two = client(&desk);
+    was_closed_well(&desk, &mut two, &session, &id);
+    assert_eq!(asked(), 1);
+}
+
+#[test]
 fn a_close_that_was_decided_and_not_sent_is_carried_out_by_the_next_daemon() {
     let mut desk = two_each();
     let mut one = client_of(&desk, "demo", Arc::new(|_: &Ask| Reply::Silence));

@@ -46,7 +46,7 @@ use crate::acp::{Acp, Answers, Pending, prompt, refuse_all};
 use crate::desk::{AgentSpec, DESK_MARK, Desk, DeskBuilder, frontdesk};
 
 /// Longest wait for something that happens by itself.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 /// How often such a wait looks.
 const LOOK: Duration = Duration::from_millis(10);
 

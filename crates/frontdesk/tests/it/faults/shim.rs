@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     Chance, SOON, begin_prompt, client, demo_desk, endings, eventually, log, native, new_session,
-    of_kind, openings, place, rounds, same, seen, store, told,
+    of_kind, openings, place, rounds, same, seen, signal, store, told,
 };
 use crate::acp::{Acp, Answers, Ask, Line, Pending, Reply, refuse_all};
 use crate::desk::{Desk, frontdesk};
@@ -237,10 +237,14 @@ fn a_load_goes_on_where_it_was() {
         let mut editor = editor(&desk, refuse_all());
         let from = editor.mark();
         let load = editor.begin("session/load", place(&desk, Some(&session)));
-        chance.pause(40);
-        let shown = editor.updates(&session, from).len();
+        let upto = format!("chunk {} of 3000 ", 1 + chance.below(1_500));
+        editor.wait_update(&session, from, &upto, |it| it["content"]["text"] == *upto);
+        // Nothing more passes the shim, so that the daemon cannot come to the end before its own.
+        let shim = i32::try_from(editor.pid()).expect("a pid");
+        signal(shim, Signal::SIGSTOP);
         kill_daemon(&desk);
-        amid += u64::from(shown > 0 && !editor.is_answered(load));
+        amid += u64::from(!editor.is_answered(load));
+        signal(shim, Signal::SIGCONT);
         editor.wait(load, SOON).expect("the load succeeds");
         assert_eq!(answers(&editor, load), 1);
         let found = seen(&editor.updates(&session, from));

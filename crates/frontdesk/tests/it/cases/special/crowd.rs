@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::pattern::cut;
 use super::super::puppets::{text_update, update_frame};
-use super::super::run::{PATIENCE, Run, Shape};
+use super::super::run::{PATIENCE, Run};
 use super::{answered, holder, is_suspect, learn, number, prompt, request, rounds, status, text};
 
 /// The agent exits and a resume comes within the same millisecond, over and over.
@@ -24,25 +24,23 @@ pub(super) fn exit_and_resume_race(run: &mut Run, about: &Value) -> Result<(), S
         thread::sleep(Duration::from_micros(100 * (round as u64 % 11)));
         let heard = run.world.lock().order;
         // Either answer will do here; what counts is that there is one, and what holds after it.
-        let first = run.call("cA", "session/resume", &cwd, Duration::from_secs(6))?;
+        let first = run.call("cA", "session/resume", &cwd, PATIENCE)?;
         run.world.wait(PATIENCE, "the end of the process", |state| {
             Ok(state.puppet(old)?.gone.then_some(()))
         })?;
-        thread::sleep(Duration::from_millis(30));
-        let is_behind_urls = run.shape == Shape::Urls;
         let until = Instant::now() + PATIENCE;
         let word = loop {
             let word = status(run, "cA", session)?;
-            // Behind a url nobody knows yet what has become of it; and the word that the connection is
-            // gone takes its time, for which it counts as loaded.
+            // The word that the process or the connection is gone takes its time, for which it counts as
+            // loaded; and behind a url nobody knows yet what has become of it.
             let is_open = word == "active" && !is_suspect(run, "cA", session)?;
-            if !is_open || !is_behind_urls || Instant::now() > until || opened(run, heard)? {
+            if !is_open || Instant::now() > until || opened(run, heard)? {
                 break if is_open { word } else { "not open".to_owned() };
             }
             thread::sleep(Duration::from_millis(5));
         };
         if word != "active" {
-            let again = run.call("cA", "session/resume", &cwd, Duration::from_secs(6))?;
+            let again = run.call("cA", "session/resume", &cwd, PATIENCE)?;
             if again.get("result").is_none() {
                 return Err(format!(
                     "round {round}: {word} after {}, and resume was answered with {}",

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::levers;
 use super::super::run::{PATIENCE, Run, stored_from};
+use super::super::script::bound;
 use super::{number, text};
 
 /// Sessions that the old index knows, and all.
@@ -88,7 +89,8 @@ pub(super) fn frozen_index(run: &mut Run, about: &Value) -> Result<(), String> {
     for round in 0..3 {
         // Whatever the index is doing: the first answer has all or is an error, never a part.
         for key in wanted.iter().take(if round == 0 { ALL } else { 1 }) {
-            let answer = run.call("cA", "session/status", &json!({ "sessionId": key }), BOUNDED)?;
+            let answer =
+                run.call("cA", "session/status", &json!({ "sessionId": key }), bound(BOUNDED))?;
             if answer["result"]["status"] != "inactive" {
                 return Err(format!("status of {key}: {answer}"));
             }

@@ -1,7 +1,7 @@
 //! Large frames and floods.
 
 use std::io::{BufRead as _, BufReader};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use super::super::run::Run;
 use super::{holder, number, text};
 
 /// Time for the largest frame on a busy machine.
-const LARGE_WAIT: Duration = Duration::from_secs(90);
+const LARGE_WAIT: Duration = Duration::from_secs(150);
 
 /// A chunk frame whose line has so many bytes, and the length of its text.
 fn chunk(run: &Run, session: &str, bytes: usize) -> Result<(String, usize), String> {
@@ -54,7 +54,8 @@ pub(super) fn big_frames(run: &mut Run, about: &Value) -> Result<(), String> {
         let size = usize::try_from(size).map_err(|e| e.to_string())?;
         let slow_start = if size == (1 << 20) + 1 { single } else { 0 };
         let mut took = deliver(run, session, &clients, size, slow_start, &mut lengths)?;
-        // One slow try may be the machine's fault; three are ours.
+        // One slow try may be the machine's fault; three are ours. It is the daemon's own time on a
+        // processor, since what else runs says nothing of it.
         for _ in 0..2 {
             if size == 10 << 20 && took > Duration::from_secs(2) {
                 took = took.min(deliver(run, session, &clients, size, 0, &mut lengths)?);
@@ -79,7 +80,16 @@ pub(super) fn big_frames(run: &mut Run, about: &Value) -> Result<(), String> {
     in_journal(run, session, &lengths)
 }
 
-/// Sends one frame; the time until the last client has it.
+/// How long a process has run on processors, in steps of a hundredth of a second.
+fn worked(pid: u32) -> Result<Duration, String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|e| e.to_string())?;
+    // The name, in brackets, may have blanks.
+    let (_, rest) = text.rsplit_once(") ").ok_or("no such process")?;
+    let ticks = rest.split(' ').skip(11).take(2).map(|it| it.parse::<u64>().unwrap_or_default());
+    Ok(Duration::from_millis(10 * ticks.sum::<u64>()))
+}
+
+/// Sends one frame to all clients; how long the daemon worked for that.
 fn deliver(
     run: &Run,
     session: &str,
@@ -92,7 +102,8 @@ fn deliver(
     let mut expected: Value = serde_json::from_str(&line).map_err(|e| e.to_string())?;
     let public = run.world.lock().names.public(session).to_owned();
     expected["params"]["sessionId"] = json!(public);
-    let begun = Instant::now();
+    let pid = run.desk.as_ref().ok_or("no desk runs")?.pid();
+    let before = worked(pid)?;
     write(run, session, line, single)?;
     for client in clients {
         run.world.wait(LARGE_WAIT, &format!("{size} bytes at {client}"), |state| {
@@ -108,7 +119,7 @@ fn deliver(
         })?;
     }
     lengths.push(length);
-    Ok(begun.elapsed())
+    Ok(worked(pid)?.saturating_sub(before))
 }
 
 /// Each text stands in the session's journal, whole.
