@@ -3,6 +3,7 @@
 //! `fold(prefix)` then the rest equals `fold(all)`. Nothing here fails: what cannot be understood
 //! is counted as an anomaly. The transcript itself is read from the journal.
 
+mod common;
 mod describe;
 mod facts;
 mod named;
@@ -18,6 +19,7 @@ use serde_json::Value;
 use crate::ids::{Epoch, Seq};
 use crate::lease::Place;
 use crate::record::{Kind, Record};
+pub use common::{COMMON_MAX, Common};
 pub use facts::{
     Anomaly, ApprovalMode, ClientInfo, Done, ForkedFrom, NameOrigin, PREVIEW_CHARS_MAX, Policy,
     Worktree,
@@ -25,7 +27,7 @@ pub use facts::{
 pub use update::UpdateKind;
 
 /// Version of the fold: what was folded by another one (snapshots, index rows) is folded again.
-pub const FOLD_VERSION: u32 = 6;
+pub const FOLD_VERSION: u32 = 7;
 
 /// Records without sense that are kept by position; more are only counted.
 pub const ANOMALIES_MAX: usize = 32;
@@ -114,7 +116,7 @@ pub struct View {
     pub provider_id: Option<String>,
     /// The agent's own mode in force, as its options or modes tell it.
     pub mode_id: Option<String>,
-    /// The last `available_commands_update`, params as text.
+    /// The last `available_commands_update`, a frame with an empty session id: see [`Common`].
     pub commands: Option<Arc<str>>,
     /// The turn without an ending.
     pub open_turn: Option<OpenTurn>,
@@ -450,9 +452,7 @@ impl View {
                 Arc::make_mut(&mut self.options).insert("configOptions".into(), options);
                 self.read_options();
             }
-            UpdateKind::Commands => {
-                self.commands = std::str::from_utf8(&params).ok().map(Into::into);
-            }
+            UpdateKind::Commands => self.commands = crate::render::unspelled(&params),
             UpdateKind::Other => {}
         }
     }

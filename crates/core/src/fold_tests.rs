@@ -85,6 +85,27 @@ fn state_updates_change_the_options_and_the_title() {
 }
 
 #[test]
+fn commands_are_the_same_for_sessions_that_were_told_the_same() {
+    let told = |session: &str| {
+        let data = format!(
+            r#"{{"sessionId":"{session}","_meta":{{"a":1.0}},"update":{{"sessionUpdate":"available_commands_update","availableCommands":[]}}}}"#
+        );
+        let native = format!(r#"{{"agent":"a","nativeId":"{session}","cwd":"/"}}"#);
+        fold(&[record(1, Kind::Created, &native), record(2, Kind::Update, &data)]).commands
+    };
+    let commands = told("one").unwrap();
+    assert_eq!(Some(&commands), told("two").as_ref());
+    let frame = bytes::Bytes::copy_from_slice(commands.as_bytes());
+    let frame = crate::render::respell(&frame, "", "mine");
+    assert!(
+        std::str::from_utf8(&frame).unwrap().ends_with(
+            r#""params":{"sessionId":"mine","_meta":{"a":1.0},"update":{"sessionUpdate":"available_commands_update","availableCommands":[]}}}"#
+        ),
+        "{frame:?}"
+    );
+}
+
+#[test]
 fn nothing_brings_a_deleted_session_back() {
     let view = fold(&[
         record(1, Kind::Created, r#"{"agent":"a","nativeId":"n","cwd":"/"}"#),

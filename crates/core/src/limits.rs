@@ -37,6 +37,8 @@ limits! {
     open_interactions: u32 = 64;
     /// Other requests of an agent that clients have not answered yet, in one session: files, terminals, extensions.
     open_passes: u32 = 64;
+    /// Terminals of one session that its agent has made at clients and not released.
+    terminals: u32 = 1024;
     /// Clients attached to one session.
     attachments: u32 = 64;
     /// Subagents of one session that are known while it is loaded; what more of them send is refused.
@@ -168,6 +170,7 @@ mod tests {
             "turns",
             "interactions",
             "passes",
+            "terminals",
             "attachments",
             "children",
             "connections",

@@ -4,6 +4,8 @@
 //! become `user_message_chunk`s, because most agents do not echo them; an agent's own echo of a
 //! prompt (some do) goes to its sender alone. Source: ACP v1 "Prompt turn", "Session setup".
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -236,6 +238,14 @@ pub fn respell(frame: &Bytes, native: &str, spelling: &str) -> Bytes {
         }
         _ => frame.clone(),
     }
+}
+
+/// The frame of an update as text, with an empty session id whichever its params have, so that it is
+/// the same for many sessions. [`respell`] puts an id in.
+pub(crate) fn unspelled(params: &Bytes) -> Option<Arc<str>> {
+    let message = Message::parse(update_frame(params)).ok()?;
+    let frame = message.frame().spliced(None, Some(&quote("")));
+    std::str::from_utf8(&frame).ok().map(Into::into)
 }
 
 #[cfg(test)]

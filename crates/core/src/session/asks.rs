@@ -1,6 +1,6 @@
 //! Interactions: questions from the agent to people. The first valid answer wins, the rest are
 //! withdrawn; an error, a disconnect or a word nobody knows is not an answer; with nobody attached
-//! the question waits and is asked again on attach. What the session's policy answers is not asked.
+//! who can show it the question waits and is asked again on attach. What the session's policy answers is not asked.
 //! Source: ACP v1 "Requesting permission".
 
 use std::collections::BTreeSet;
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::types::{Position, Tag};
 use super::{Effect, Session};
+use crate::agent::ClientAbilities;
 use crate::envelope::{Frame, Message, quote};
 use crate::errors::{Code, WireError};
 use crate::ids::ConnId;
@@ -17,6 +18,9 @@ use crate::record::Kind;
 
 /// `reason` of a question that its agent took back.
 pub(super) const BY_AGENT: &str = "agent";
+
+/// Longest part of a question that a remark about it repeats, in characters.
+const MESSAGE_CHARS: usize = 200;
 
 /// One open question.
 #[derive(Debug)]
@@ -30,10 +34,31 @@ pub(super) struct Ask {
     pub(super) hop: Box<str>,
     /// Who has been asked and has not refused.
     pub(super) asked: BTreeSet<ConnId>,
-    /// Elicitations need a client that can show them.
+    /// Elicitations are for clients that can show them.
     pub(super) elicitation: bool,
     /// Only this client is asked.
     pub(super) only: Option<ConnId>,
+}
+
+impl Ask {
+    /// Whether a client with these abilities can show it. Every client shows a request for a
+    /// permission, and a form or an address only who said so. Source: ACP "Elicitation" (modes).
+    fn is_shown_by(&self, can: ClientAbilities) -> bool {
+        let asked = || serde_json::from_str::<Value>(self.frame.params()?).ok();
+        match asked().as_ref().and_then(|params| params["mode"].as_str()) {
+            _ if !self.elicitation => true,
+            Some("form") => can.elicitation_form,
+            Some("url") => can.elicitation_url,
+            _ => can.can_take("elicitation/create"),
+        }
+    }
+
+    /// What it asks, for a sentence about it.
+    fn about(&self) -> Option<String> {
+        let params: Value = serde_json::from_str(self.frame.params()?).ok()?;
+        let text = params["message"].as_str().filter(|text| !text.is_empty())?;
+        Some(format!(": {:?}", text.chars().take(MESSAGE_CHARS).collect::<String>()))
+    }
 }
 
 /// An answer of somebody who need not take part in the session.
@@ -95,17 +120,6 @@ impl Session {
             return self.settle_owed(&hop_id(at), Frame::failure(&agent_id, &error.to_json()));
         }
         let elicitation = &*frame.method == "elicitation/create";
-        let nobody_can = elicitation
-            && !self.clients.is_empty()
-            && !self
-                .clients
-                .values()
-                .any(|attachment| attachment.client.can.can_take("elicitation/create"));
-        if nobody_can {
-            let error =
-                WireError::new(Code::NoCapableClient, "no attached client can show elicitations");
-            return self.settle_owed(&hop_id(at), Frame::failure(&agent_id, &error.to_json()));
-        }
         let hop = hop_id(at);
         let interaction = format!("{}{}", self.ask_prefix, self.view.seq + 1);
         let data = format!(
@@ -132,9 +146,10 @@ impl Session {
         }
         let live: Vec<ConnId> =
             self.clients.iter().filter(|(_, a)| a.live).map(|(conn, _)| *conn).collect();
-        for conn in live {
-            self.offer(conn, &hop);
+        for conn in &live {
+            self.offer(*conn, &hop);
         }
+        self.tell_not_shown(&live, &hop);
     }
 
     /// Has the policy settle an open question, if it does; says whether it did.
@@ -164,6 +179,7 @@ impl Session {
         let open: Vec<Box<str>> = self.asks.keys().cloned().collect();
         for hop in open {
             self.offer(conn, &hop);
+            self.tell_not_shown(&[conn], &hop);
         }
     }
 
@@ -177,7 +193,7 @@ impl Session {
         if ask.only.is_some_and(|only| only != conn) {
             return;
         }
-        if ask.elicitation && !attachment.client.can.can_take("elicitation/create") {
+        if !ask.is_shown_by(attachment.client.can) {
             return;
         }
         ask.asked.insert(conn);
@@ -263,6 +279,24 @@ impl Session {
         let meta = format!(r#""interaction":{}"#, quote(&ask.interaction));
         let frame = crate::render::remark(&self.spelling(conn), &text, &meta);
         self.tell(conn, frame);
+    }
+
+    /// A question waits that no client can show. It can be answered from outside, and people at these
+    /// clients would see nothing but a turn that stands still.
+    fn tell_not_shown(&mut self, conns: &[ConnId], hop: &str) {
+        let Some(ask) = self.asks.get(hop).filter(|ask| ask.asked.is_empty()) else { return };
+        let asked = ask.about().unwrap_or_default();
+        let text = format!(
+            "The agent asks something that no attached client can show{asked}. \
+             See it with `frontdesk pending`; answer it with `frontdesk approve {0}` or `frontdesk deny {0}`",
+            ask.interaction
+        );
+        let meta = format!(r#""interaction":{}"#, quote(&ask.interaction));
+        let only = ask.only;
+        for conn in conns.iter().filter(|conn| only.is_none_or(|only| only == **conn)) {
+            let frame = crate::render::remark(&self.spelling(*conn), &text, &meta);
+            self.tell(*conn, frame);
+        }
     }
 
     /// The turn that runs is being cancelled, or was closed as cancelled and still runs at the

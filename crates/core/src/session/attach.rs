@@ -1,6 +1,7 @@
 //! Clients come and go. Replay comes from the journal; a subscriber is registered and its
 //! position noted in one step.
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{Attach, Attachment, Effect, How, Mark, Session};
@@ -12,7 +13,7 @@ use crate::lease::Phase;
 /// A client that takes no more part once it has read the records up to `upto`.
 #[derive(Debug)]
 pub(super) struct Leaving {
-    attachment: Attachment,
+    attachment: Box<Attachment>,
     upto: Seq,
 }
 
@@ -51,7 +52,7 @@ impl Session {
             self.attach_to_history(client, id, how, spelling, from);
             return;
         }
-        let attachment = Attachment {
+        let attachment = Box::new(Attachment {
             client,
             spelling,
             live: false,
@@ -63,7 +64,7 @@ impl Session {
             waiting: self.phase() != Phase::Live,
             owed: Vec::new(),
             again: None,
-        };
+        });
         self.clients.insert(conn, attachment);
         self.out.push(Effect::Joined { conn });
         if self.phase() == Phase::Live {
@@ -91,7 +92,7 @@ impl Session {
             return;
         }
         let (joined, reply) = (self.view.seq, Some((id, how)));
-        let attachment = Attachment {
+        let attachment = Box::new(Attachment {
             client,
             spelling,
             live: false,
@@ -103,7 +104,7 @@ impl Session {
             waiting: false,
             owed: Vec::new(),
             again: None,
-        };
+        });
         self.clients.insert(conn, attachment);
         self.out.push(Effect::Joined { conn });
         self.admit(conn);
@@ -168,7 +169,6 @@ impl Session {
         result.insert("_meta".into(), json!({ "frontdesk": meta }));
         let result = Value::Object(result).to_string();
         let commands = self.view.commands.clone();
-        let native = self.native().to_owned();
         let Some(attachment) = self.clients.get_mut(&conn) else { return };
         attachment.live = true;
         let (owed, again) = (std::mem::take(&mut attachment.owed), attachment.again.take());
@@ -179,8 +179,8 @@ impl Session {
             let mark = Some(Mark::whole(self.view.seq));
             self.out.push(Effect::Answer { conn, id, frame, mark });
             if let (How::Resume, Some(commands)) = (how, commands) {
-                let frame = Frame::call("session/update", None, &commands);
-                let frame = crate::render::respell(&frame, &native, &spelling);
+                let frame = Bytes::copy_from_slice(commands.as_bytes());
+                let frame = crate::render::respell(&frame, "", &spelling);
                 self.tell(conn, frame);
             }
         }

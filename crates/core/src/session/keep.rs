@@ -2,19 +2,43 @@
 //!
 //! Each is a record; the fold makes members of the Session object of them.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::made::Rename;
 use super::{Effect, Session};
 use crate::envelope::Frame;
-use crate::fold::{ApprovalMode, Done, Policy};
+use crate::fold::{ApprovalMode, Common, Done, Policy, View};
 use crate::ids::ConnId;
 use crate::names;
-use crate::record::Kind;
+use crate::record::{Kind, Record};
 use crate::render::Audience;
 use crate::workspace::Workspace;
 
 impl Session {
+    /// Has the view say what a record says, too.
+    pub(super) fn fold(&mut self, record: &Record) {
+        let view = Arc::make_mut(&mut self.view);
+        let told =
+            |view: &View| (Arc::as_ptr(&view.options), view.commands.as_ref().map(Arc::as_ptr));
+        let before = told(view);
+        view.apply(record);
+        self.has_unshared |= told(view) != before;
+    }
+
+    /// Whether options or commands came since they were shared last.
+    #[must_use]
+    pub fn has_unshared(&self) -> bool {
+        self.has_unshared
+    }
+
+    /// Holds options and commands in one place with other sessions that were told the same.
+    pub fn share(&mut self, common: &mut Common) {
+        common.share(&mut self.view);
+        self.has_unshared = false;
+    }
+
     /// Names a session that has no name after its first prompt: after `earlier`, where it came with
     /// a history, else after the prompt that has just been written (its content blocks, JSON text).
     pub(super) fn allocate_name(&mut self, earlier: Option<&str>, prompt: &str) {

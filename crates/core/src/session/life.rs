@@ -97,7 +97,7 @@ impl Session {
         let frame = answer.spliced(Some(&id), Some(&quote(&spelling)));
         let mark = Some(Mark::whole(self.view.seq));
         self.out.push(Effect::Answer { conn, id, frame, mark });
-        let attachment = Attachment {
+        let attachment = Box::new(Attachment {
             client,
             spelling,
             live: true,
@@ -109,7 +109,7 @@ impl Session {
             waiting: false,
             owed: Vec::new(),
             again: None,
-        };
+        });
         self.clients.insert(conn, attachment);
     }
 

@@ -93,13 +93,15 @@ impl Attachment {
 /// The machine of one session.
 #[derive(Debug)]
 pub struct Session {
-    view: View,
+    /// Shared with whoever shows it; a record makes a new one.
+    view: Arc<View>,
     limits: Arc<Limits>,
     lease: Lease,
     facts: AgentFacts,
     /// Why it is being unloaded, while it is.
     unloading: CloseWhy,
-    clients: BTreeMap<ConnId, Attachment>,
+    /// In boxes: a map has room for eleven as soon as it has one.
+    clients: BTreeMap<ConnId, Box<Attachment>>,
     leaving: BTreeMap<ConnId, attach::Leaving>,
     turn: Option<Turn>,
     queue: VecDeque<Queued>,
@@ -127,6 +129,8 @@ pub struct Session {
     /// What another daemon handled before and its agent's output may bring again.
     again: Option<Again>,
     out: Vec<Effect>,
+    /// Options or commands came that were not [shared](Self::share) yet.
+    has_unshared: bool,
 }
 
 impl Session {
@@ -135,7 +139,7 @@ impl Session {
     pub fn cold(view: View, limits: Arc<Limits>, now: Now) -> Self {
         let lease = Lease::cold(view.epoch, view.resumable == Some(false));
         Self {
-            view,
+            view: Arc::new(view),
             limits,
             lease,
             facts: AgentFacts::default(),
@@ -163,6 +167,7 @@ impl Session {
             now,
             again: None,
             out: Vec::new(),
+            has_unshared: true,
         }
     }
 
@@ -256,7 +261,7 @@ impl Session {
 
     /// What the records add up to.
     #[must_use]
-    pub fn view(&self) -> &View {
+    pub fn view(&self) -> &Arc<View> {
         &self.view
     }
 
@@ -400,7 +405,7 @@ impl Session {
             src,
             data,
         };
-        self.view.apply(&record);
+        self.fold(&record);
         record
     }
 

@@ -13,6 +13,9 @@ use crate::envelope::{Frame, quote};
 use crate::errors::{Code, WireError};
 use crate::ids::ConnId;
 
+/// Makes a terminal; its result names it.
+const CREATE: &str = "terminal/create";
+
 /// One request of the agent at one client.
 #[derive(Debug)]
 pub(super) struct Pass {
@@ -64,6 +67,15 @@ impl Session {
             let error = WireError::new(Code::QueueFull, text);
             return self.settle_owed(&hop_id(at), Frame::failure(&agent_id, &error.to_json()));
         }
+        if &*frame.method == CREATE && self.has_all_terminals() {
+            let limit = self.limits.terminals;
+            let text = format!(
+                "this session has made {limit} terminals that are not released, which is the most; \
+                 release those that are done with (terminal/release)"
+            );
+            let error = WireError::new(Code::QueueFull, text);
+            return self.settle_owed(&hop_id(at), Frame::failure(&agent_id, &error.to_json()));
+        }
         if rule != Rule::Read && rule != Rule::Extension {
             next.clear();
         }
@@ -71,6 +83,12 @@ impl Session {
         self.out.push(Effect::Owe { hop: hop.clone(), frame: Some(frame.text.clone()) });
         self.passes.insert(hop.clone(), Pass { frame, current, next, rule, deadline_ms: None });
         self.send_pass(&hop);
+    }
+
+    /// Whether no further terminal may be made, those counted that are being made.
+    fn has_all_terminals(&self) -> bool {
+        let making = self.passes.values().filter(|pass| &*pass.frame.method == CREATE).count();
+        self.terminals.len() + making >= self.limits.terminals as usize
     }
 
     /// Who may take a request, best first.
@@ -119,7 +137,7 @@ impl Session {
     /// names nothing (ACP v1, "Terminals").
     fn follow_terminal(&mut self, conn: ConnId, asked: &Frame, result: &str) {
         match &*asked.method {
-            "terminal/create" => {
+            CREATE => {
                 if let Some(id) = terminal_id(Some(result)) {
                     self.terminals.insert(id, conn);
                 }

@@ -75,7 +75,7 @@ impl Session {
             return;
         }
         let unknown = Vec::new();
-        let attachment = Attachment {
+        let attachment = Box::new(Attachment {
             client,
             spelling,
             live: false,
@@ -88,7 +88,7 @@ impl Session {
             waiting: false,
             owed: Vec::new(),
             again: None,
-        };
+        });
         self.clients.insert(conn, attachment);
         self.out.push(Effect::Joined { conn });
         let lost: Vec<_> =

@@ -16,14 +16,14 @@ use frontdesk_core::limits::Limits;
 use frontdesk_core::session::{Position, Tag};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::ledger::Ledger;
 use super::link::{DEAD_WORD, LinkSender};
 use super::routes::Route;
 use crate::config::{AgentConfig, without_secrets};
 use crate::lock::lock;
-use crate::session::{LaneHandle, LaneMsg};
+use crate::session::{LaneHandle, Mailbox};
 
 /// How often an agent that has to wait is looked at for its end.
 const PAUSE_LOOK: Duration = Duration::from_millis(250);
@@ -150,7 +150,7 @@ pub(super) enum Pending {
     /// A request to open this session, by the agent's id.
     Opening(oneshot::Sender<Result<Opened, WireError>>, Arc<str>),
     /// A call whose answer names a new session.
-    Birth(oneshot::Sender<Result<Birth, WireError>>, LaneHandle, mpsc::Receiver<LaneMsg>),
+    Birth(oneshot::Sender<Result<Birth, WireError>>, LaneHandle, Mailbox),
 }
 
 /// An agent's answer to a request to open a session. It is dealt with when the session's lane has
@@ -181,7 +181,7 @@ pub struct Birth {
     /// Position of the session's last frame that was dealt with.
     pub done: Arc<AtomicU64>,
     /// Where its messages go.
-    pub rx: mpsc::Receiver<LaneMsg>,
+    pub rx: Mailbox,
 }
 
 /// What a new instance is made of.

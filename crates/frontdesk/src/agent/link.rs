@@ -13,7 +13,7 @@ mod receiver;
 mod tests;
 mod url;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub use holder::{Met, meet, reconnect, start};
 use outbox::{ClaimAnswer, Shared};
 pub use receiver::DEAD_WORD;
 use receiver::HolderReceiver;
-pub use url::{UrlClaims, UrlError, claims_in};
+pub use url::{Address, TlsError, UrlClaims, UrlError, claims_in};
 
 /// Time for a running holder to answer the daemon's first message or a claim, in milliseconds.
 const ANSWER_MS: u64 = 10_000;
@@ -179,18 +179,17 @@ pub enum LinkError {
     Claim(String),
 }
 
-/// Connects to an agent that runs already, at a `ws://` address with these headers. Sessions are
-/// claimed in `claims`, which outlive the connection.
+/// Connects to an agent that runs already. Sessions are claimed in `claims`, which outlive the
+/// connection.
 ///
 /// # Errors
 /// If there is no connection within `url_connect_ms`.
 pub async fn reach(
-    url: &str,
-    headers: &BTreeMap<String, String>,
+    address: Address<'_>,
     claims: UrlClaims,
     limits: &Limits,
 ) -> Result<(LinkSender, LinkReceiver), UrlError> {
-    let (shared, receiver) = url::connect(url, headers, claims, limits).await?;
+    let (shared, receiver) = url::connect(address, claims, limits).await?;
     Ok((LinkSender::Url(shared), LinkReceiver::Url(Box::new(receiver))))
 }
 

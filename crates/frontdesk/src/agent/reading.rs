@@ -14,12 +14,12 @@ use frontdesk_core::ids::InstanceId;
 use frontdesk_core::record::Source;
 use frontdesk_core::session::{Input, Position, subagent_update};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::instance::{Birth, Ended, Instance, Opened, Pending, Place};
 use super::link::{LinkEvent, LinkReceiver};
 use crate::lock::lock;
-use crate::session::{LaneHandle, LaneMsg};
+use crate::session::{LaneHandle, LaneMsg, Mailbox};
 
 /// Pause before the end of an instance is looked for again.
 const PROVE_AGAIN: std::time::Duration = std::time::Duration::from_secs(5);
@@ -262,7 +262,7 @@ async fn answer(instance: &Arc<Instance>, frame: Frame, place: Place) {
 fn birth(
     instance: &Instance,
     tx: oneshot::Sender<Result<Birth, WireError>>,
-    (lane, rx): (LaneHandle, mpsc::Receiver<LaneMsg>),
+    (lane, rx): (LaneHandle, Mailbox),
     frame: Frame,
     (number, ack): (u64, u64),
 ) -> bool {

@@ -9,13 +9,13 @@ use frontdesk_core::envelope::{Frame, Message, quote};
 use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::session::Tag;
 use serde_json::json;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::instance::{Birth, Instance, Opened, Pending, Shared};
 use super::ledger::{Entry, Ledger};
 use super::link::Room;
 use crate::lock::lock;
-use crate::session::{LaneHandle, LaneMsg};
+use crate::session::{LaneHandle, Mailbox};
 
 /// A client's request for a session, and whose it is.
 #[derive(Debug)]
@@ -289,7 +289,7 @@ impl Instance {
         frame: &Frame,
         session: Option<&str>,
         client: &str,
-        lane: (LaneHandle, mpsc::Receiver<LaneMsg>),
+        lane: (LaneHandle, Mailbox),
     ) -> Result<Birth, WireError> {
         let (tx, rx) = oneshot::channel();
         let entry = Entry::Request {

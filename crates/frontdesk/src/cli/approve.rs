@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// The question, or a session with one open question: an id, or a unique beginning of one
     #[arg(value_name = "ID")]
     id: String,
-    /// The answer: a choice's id, kind or name
+    /// The answer: a choice's id, kind or name; or the fields of a form, as a JSON object
     #[arg(value_name = "CHOICE")]
     choice: Option<String>,
     /// The fields of a form, as a JSON object
@@ -55,21 +55,34 @@ pub(crate) fn run(args: &Args, shell: &mut Shell) -> Result<Exit, Failure> {
 
 /// What becomes of a form.
 fn accept(args: &Args, question: &Question) -> Result<String, Failure> {
-    if let Some(choice) = &args.choice {
-        let text = format!("a form has no choices such as {choice:?}; fill it in with --content");
+    let typed = match (&args.content, &args.choice) {
+        (Some(content), _) => Some(content.clone()),
+        (None, Some(choice)) => Some(object(choice).map_err(|_| {
+            let text = format!(
+                "a form has no choices such as {choice:?}; fill it in with --content and a JSON object"
+            );
+            Failure::Usage(text)
+        })?),
+        (None, None) => None,
+    };
+    let asked = question.asked();
+    let required = asked["requestedSchema"]["required"].as_array().into_iter().flatten();
+    let missing: Vec<&str> = required
+        .filter_map(Value::as_str)
+        .filter(|name| typed.as_ref().is_none_or(|typed| typed.get(name).is_none()))
+        .collect();
+    if !missing.is_empty() {
+        let (names, missing) = (fields(&asked).join(", "), missing.join(", "));
+        let text = format!(
+            "the form has to be filled in: --content with {}; without {} it is not complete",
+            text::line(&names),
+            text::line(&missing)
+        );
         return Err(Failure::Usage(text));
     }
-    let asked = question.asked();
-    let names = fields(&asked);
-    let needed = asked["requestedSchema"]["required"].as_array().is_some_and(|it| !it.is_empty());
-    match &args.content {
+    match typed {
         Some(content) => Ok(json!({ "action": "accept", "content": content }).to_string()),
-        None if needed => {
-            let names = text::line(&names.join(", "));
-            let text = format!("the form has to be filled in: --content with {names}");
-            Err(Failure::Usage(text))
-        }
-        None if names.is_empty() => Ok(json!({ "action": "accept" }).to_string()),
+        None if fields(&asked).is_empty() => Ok(json!({ "action": "accept" }).to_string()),
         None => Ok(json!({ "action": "accept", "content": {} }).to_string()),
     }
 }

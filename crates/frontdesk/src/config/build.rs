@@ -234,6 +234,7 @@ fn plain(
         cwd: None,
         urls: Vec::new(),
         headers: BTreeMap::new(),
+        ca: None,
         sessions_per_instance: common.sessions_per_instance.unwrap_or(SESSIONS_PER_INSTANCE),
         idle_unload_s: common.idle_unload_s,
         approval_mode: common.approval_mode,
@@ -273,6 +274,7 @@ fn agent(
         .map_err(|text| places.invalid(&at("sessions_per_instance"), text))?;
     let env = reach::environment(&name, entry.env, places)?;
     let headers = reach::headers(&name, entry.headers, !urls.is_empty(), places, warnings)?;
+    let ca = reach::issuers(&name, entry.ca, &urls, places, warnings)?;
     if entry.cwd.as_ref().is_some_and(|cwd| !cwd.is_absolute()) {
         return Err(places.invalid(&at("cwd"), format!("agent `{name}`: `cwd` is no full path")));
     }
@@ -287,6 +289,7 @@ fn agent(
         cwd: entry.cwd,
         urls,
         headers,
+        ca,
         sessions_per_instance,
         idle_unload_s: idle(entry.idle_unload_s.map(Into::into), &at("idle_unload_s"), common)?,
         approval_mode: match entry.approval_mode {

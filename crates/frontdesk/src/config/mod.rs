@@ -64,6 +64,9 @@ pub struct AgentConfig {
     /// Headers of the request that opens a connection to one of `urls`. Never shown: values may be
     /// secrets.
     pub headers: BTreeMap<String, String>,
+    /// The PEM file of the issuers whose certificates count at `wss://` addresses; without it the
+    /// system's count.
+    pub ca: Option<PathBuf>,
     /// Sessions that one instance of it may have loaded; 0, with `urls` only, is no limit.
     pub sessions_per_instance: u32,
     /// Seconds without activity after which a session of it is unloaded.
@@ -272,6 +275,7 @@ impl fmt::Debug for AgentConfig {
             .field("cwd", &self.cwd)
             .field("urls", &urls)
             .field("headers", &self.headers.keys().map(|name| (name, "hidden")).collect::<Vec<_>>())
+            .field("ca", &self.ca)
             .field("sessions_per_instance", &self.sessions_per_instance)
             .field("idle_unload_s", &self.idle_unload_s)
             .field("approval_mode", &self.approval_mode)

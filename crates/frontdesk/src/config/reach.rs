@@ -1,7 +1,7 @@
 //! How an entry reaches its agent: a program with its environment, or addresses with their headers.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tokio_tungstenite::tungstenite;
 use tungstenite::http::{HeaderName, HeaderValue};
@@ -79,10 +79,8 @@ pub(super) fn check_urls(
         let shown = super::without_secrets(url);
         let host = rest.and_then(|rest| rest.split(['/', '?']).next()).unwrap_or_default();
         let wrong = if !has_host || !is_clean || !has_port_or_none(url) {
-            Some(format!("`{shown}` is no address like ws://HOST:PORT/PATH"))
-        } else if url.starts_with("wss://") {
             Some(format!(
-                "`{shown}` needs TLS, which this version does not speak; reach it through a local ws:// address, such as a tunnel's"
+                "`{shown}` is no address like ws://HOST:PORT/PATH or wss://HOST:PORT/PATH"
             ))
         } else if host.contains('@') {
             Some(format!("`{shown}` has a user name in it; put what it is for into `headers`"))
@@ -135,6 +133,29 @@ fn has_port_or_none(url: &str) -> bool {
     let uri = url.parse::<tungstenite::http::Uri>().ok();
     let authority = uri.as_ref().and_then(|uri| uri.authority());
     authority.is_some_and(|all| all.as_str().ends_with(all.host()) || all.port_u16().is_some())
+}
+
+/// The file of issuers of an entry. What is in it is read with each connection.
+pub(super) fn issuers(
+    name: &str,
+    ca: Option<PathBuf>,
+    urls: &[String],
+    places: &Places,
+    warnings: &mut Vec<Warning>,
+) -> Result<Option<PathBuf>, ConfigError> {
+    let key = ["agents", name, "ca"];
+    let Some(path) = ca else { return Ok(None) };
+    if !path.is_absolute() {
+        return Err(places.invalid(&key, format!("agent `{name}`: `ca` is no full path")));
+    }
+    if !urls.iter().any(|url| url.starts_with("wss://")) {
+        let text = format!("agent `{name}`: `ca` has no effect without a wss:// address");
+        warnings.push(places.warning(&key, text));
+    } else if !path.is_file() {
+        let text = format!("agent `{name}`: failed to find the file `{}`", path.display());
+        warnings.push(places.warning(&key, text));
+    }
+    Ok(Some(path))
 }
 
 /// The headers of the request that opens a connection.

@@ -221,6 +221,14 @@ fn unknown_keys_are_named_with_their_line_and_the_nearest_known_one() {
             "/etc/c.toml:2: agent `demo`: `headers` has no effect without `urls`",
         ),
         (
+            "[agents.x]\nurls = ['ws://h']\nca = '/ca.pem'",
+            "/etc/c.toml:3: agent `x`: `ca` has no effect without a wss:// address",
+        ),
+        (
+            "[agents.x]\nurls = ['wss://h']\nca = '/nowhere/ca.pem'",
+            "/etc/c.toml:3: agent `x`: failed to find the file `/nowhere/ca.pem`",
+        ),
+        (
             "[agents.x]\nurls = ['ws://h']\ncwd = '/'",
             "/etc/c.toml:3: agent `x`: `cwd` has no effect, since `urls` starts nothing",
         ),
@@ -297,7 +305,11 @@ fn impossible_values_are_errors_that_say_what_to_do() {
         ("[agents.x]\nurls=['ws:///p']".to_owned(), "is no address"),
         ("[agents.x]\nurls=['ws://a b/']".to_owned(), "is no address"),
         ("[agents.x]\nurls=['ws://h','ws://h']".to_owned(), "`ws://h` is there twice"),
-        ("[agents.x]\nurls=['wss://h/a']".to_owned(), "`wss://h/a` needs TLS"),
+        ("[agents.x]\nurls=['wss:///p']".to_owned(), "`wss:///p` is no address"),
+        (
+            "[agents.x]\nurls=['wss://h']\nca='ca.pem'".to_owned(),
+            ":3: agent `x`: `ca` is no full path",
+        ),
         ("[agents.x]\nurls=['ws://u:p@h/a']".to_owned(), "`ws://h/a` has a user name in it"),
         ("[agents.x]\nurls=['ws://h/a#b']".to_owned(), "has a `#` part"),
         ("[agents.x]\nurls=['ws://h:x/']".to_owned(), "is no address"),
@@ -374,10 +386,11 @@ fn the_example_is_valid_and_silent() {
     assert_eq!(config.default_agent, "demo");
     assert_eq!(config.limits, Limits::default());
     // The commented entries are valid as well.
-    let open = Config::example().replace("\n#     ", "\n");
+    let there = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let open = Config::example().replace("\n#     ", "\n").replace("/usr/share/mine/ca.pem", there);
     let (config, warnings) = with_path(&open, &["codex-acp"]).unwrap();
     assert_eq!(warnings, []);
-    assert_eq!(names(&config), ["codex", "mine", "remote", "demo"]);
+    assert_eq!(names(&config), ["codex", "mine", "remote", "far", "demo"]);
     for key in file::TOP_KEYS.iter().chain(file::AGENT_KEYS) {
         if !["policy", "http"].contains(key) {
             assert!(Config::example().contains(key), "{key} is not in the example");

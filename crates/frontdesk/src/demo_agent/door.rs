@@ -10,11 +10,13 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
 use tokio_tungstenite::accept_hdr_async_with_config;
 use tokio_tungstenite::tungstenite::handshake::server::{
     Callback, ErrorResponse, Request, Response,
@@ -34,6 +36,8 @@ const CONNECTIONS_MAX: usize = 256;
 const MESSAGES_MAX: usize = 256;
 /// Bytes read from a socket at a time.
 const READ_BYTES: usize = 16 << 10;
+/// Time for a connection to become a WebSocket, in milliseconds; one that has not is closed.
+const HANDSHAKE_MS: u64 = 10_000;
 
 /// The connections that are open, counted.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -71,7 +75,7 @@ async fn listen(options: Options, address: SocketAddr) -> io::Result<()> {
                 });
             }
             // Out of file descriptors: connections end, so this passes.
-            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(100)).await,
+            Err(_) => sleep(Duration::from_millis(100)).await,
         }
     }
 }
@@ -98,8 +102,9 @@ async fn connection(shared: &Arc<Shared>, stream: TcpStream, token: Option<Strin
         .read_buffer_size(READ_BYTES)
         .max_message_size(Some(FRAME_BYTES_MAX))
         .max_frame_size(Some(FRAME_BYTES_MAX));
-    let accepted = accept_hdr_async_with_config(stream, Admit(token), Some(config)).await;
-    let Ok(socket) = accepted else {
+    let accepted = accept_hdr_async_with_config(stream, Admit(token), Some(config));
+    let accepted = timeout(Duration::from_millis(HANDSHAKE_MS), accepted).await;
+    let Ok(Ok(socket)) = accepted else {
         return;
     };
     let (mut sink, mut stream) = socket.split();
@@ -141,4 +146,40 @@ fn converse(agent: &Arc<Agent>, mut hearing: mpsc::Receiver<Bytes>) {
         agent.take(text);
     }
     agent.hang_up();
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::Instant;
+
+    use super::super::options::{Choice, parse};
+    use super::*;
+
+    /// How long a connection is kept on which only this is said.
+    async fn kept(said: &[u8]) -> Duration {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().display().to_string();
+        let Ok(Choice::Serve(options)) = parse(&["--store".to_owned(), store], |_| None) else {
+            panic!("no options");
+        };
+        let shared = Arc::new(Shared::new(options).unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        client.write_all(said).await.unwrap();
+        let began = Instant::now();
+        connection(&shared, stream, None).await;
+        let kept = began.elapsed();
+        assert_eq!(client.read(&mut [0; 8]).await.unwrap_or(0), 0, "it is closed");
+        kept
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_becomes_no_websocket_is_closed_in_time() {
+        for said in [&b""[..], b"GET /acp HTTP/1.1\r\nHost: h\r\n"] {
+            let kept = kept(said).await.as_millis();
+            assert!((10_000..10_100).contains(&kept), "{kept} ms");
+        }
+    }
 }

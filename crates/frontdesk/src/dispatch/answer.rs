@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::{Code, WireError};
@@ -14,7 +13,7 @@ use frontdesk_core::session::{Decision, NoAnswer};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::ext::{described, row_of};
+use super::ext::{described, row_of, word_by};
 use super::keep::command_id;
 use crate::conn::Conn;
 use crate::index::Archived;
@@ -49,10 +48,10 @@ pub(super) async fn pending(
     };
     let now = Timestamp::now();
     // Who is asked is a lane's to say: all together get as long as a probe.
-    let until = tokio::time::Instant::now() + Duration::from_millis(node.limits.probe_ms);
+    let until = word_by(node);
     let mut open = Vec::new();
     for row in rows.iter().filter(|row| row.wants_attention()) {
-        let live = tokio::time::timeout_at(until, described(node, row)).await.ok().flatten();
+        let live = described(node, row, until).await;
         let live = live.map(Value::Object).unwrap_or_default();
         for (id, asked) in &row.view.open_interactions {
             if interaction.as_ref().is_none_or(|wanted| wanted == id) {

@@ -1,7 +1,7 @@
 //! `_frontdesk/…`: what the command line uses and any other program may use too.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use frontdesk_core::envelope::Frame;
 use frontdesk_core::errors::{Code, WireError};
@@ -9,6 +9,7 @@ use frontdesk_core::ids::Seq;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
 use super::sessions::{reindex, sessions};
 use super::{params, resolve, session_id};
@@ -16,7 +17,7 @@ use crate::conn::Conn;
 use crate::log::{LogError, Reader};
 use crate::node::Node;
 use crate::node::directory::Row;
-use crate::session::LaneMsg;
+use crate::session::{LaneHandle, LaneMsg};
 
 /// Records in one answer of `_frontdesk/log`, at most.
 const LOG_RECORDS_MAX: u64 = 1000;
@@ -119,7 +120,7 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     result["interactions"] = json!([]);
     result["lateWrites"] = json!(node.late_writes(row.key));
     result["behind"] = json!(node.log.is_behind(row.key));
-    if let Some(live) = described(node, &row).await {
+    if let Some(live) = described(node, &row, word_by(node)).await {
         for (name, value) in live {
             result[name] = value;
         }
@@ -131,18 +132,32 @@ async fn session(node: &Arc<Node>, conn: &Arc<Conn>, frame: &Frame) -> Result<Va
     Ok(result)
 }
 
-/// What a session's lane says of it; `None` where it has none, or cannot write and answers nobody.
+/// What a session's lane says of it; `None` where it has none, or gives no word until then: one that
+/// cannot write answers nobody.
 pub(super) async fn described(
     node: &Arc<Node>,
     row: &Row,
+    until: Instant,
 ) -> Option<serde_json::Map<String, Value>> {
     let lane = node.running_lane(row.key).filter(|_| !node.log.is_stuck(row.key))?;
+    heard(&lane, until).await
+}
+
+async fn heard(lane: &LaneHandle, until: Instant) -> Option<serde_json::Map<String, Value>> {
     let (tx, rx) = oneshot::channel();
-    lane.send(LaneMsg::Describe(tx)).await;
-    match rx.await {
-        Ok(Value::Object(live)) => Some(live),
+    let word = async {
+        lane.send(LaneMsg::Describe(tx)).await;
+        rx.await
+    };
+    match timeout_at(until, word).await {
+        Ok(Ok(Value::Object(live))) => Some(live),
         _ => None,
     }
+}
+
+/// How long a lane may take to say what it knows: as long as an agent that is asked for a session.
+pub(super) fn word_by(node: &Node) -> Instant {
+    Instant::now() + Duration::from_millis(node.limits.probe_ms)
 }
 
 /// A row; a child is where its parent is.
@@ -341,4 +356,26 @@ async fn check(node: &Arc<Node>, conn: &Arc<Conn>, params: &Value) -> Result<Val
         }
     }
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use frontdesk_core::ids::Key;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_that_gives_no_word_is_not_waited_for() {
+        let (lane, mailbox) = LaneHandle::new(Key::new(uuid::Uuid::from_u128(1)), 1);
+        let began = Instant::now();
+        let limit = Duration::from_secs(2);
+        // With room in its mailbox, and without.
+        assert_eq!(heard(&lane, began + limit).await, None);
+        assert_eq!(began.elapsed(), limit);
+        assert_eq!(heard(&lane, began + 2 * limit).await, None);
+        assert_eq!(began.elapsed(), 2 * limit);
+        drop(mailbox);
+        assert_eq!(heard(&lane, began + 3 * limit).await, None, "it has ended");
+        assert_eq!(began.elapsed(), 2 * limit);
+    }
 }

@@ -150,15 +150,14 @@ fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Own {
 
 fn known(node: &Node, row: Arc<Row>) -> Own {
     let agent = node.agent(&row.view.agent).filter(|agent| !agent.urls.is_empty());
-    let view = row.view.clone();
-    let facts = facts_of(node, row);
+    let facts = facts_of(node, row.clone());
     let is_open = facts.loaded.is_none() && (!facts.moving || facts.suspect);
     let Some(agent) = agent.filter(|_| is_open) else {
         return Own::Known(Box::new(facts), Others::default());
     };
-    let doubted = node.suspected(&view).and_then(|place| node.url_at(&agent, &place));
+    let doubted = node.suspected(&row.view).and_then(|place| node.url_at(&agent, &place));
     let others = Others {
-        native: view.native.unwrap_or_default(),
+        native: row.view.native.clone().unwrap_or_default(),
         asked: node.askable_urls(&agent),
         doubted: doubted.map(|url| url.shown()),
     };

@@ -19,7 +19,8 @@ use crate::session::{LaneHandle, LaneMsg, Taken};
 /// How often a lease that is about to change is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Who has a session, and how to get it. Asks no agent and changes nothing.
+/// Who has a session, and how to get it. Asks no agent and changes nothing; its lane gets as long as a
+/// probe.
 pub(super) async fn who(node: &Arc<Node>, row: &Row) -> Value {
     let asked = row.public_id();
     let row = node.parent_of(row).unwrap_or_else(|| Arc::new(row.clone()));
@@ -61,14 +62,17 @@ pub(super) async fn who(node: &Arc<Node>, row: &Row) -> Value {
     if !also.is_empty() {
         who["alsoHeld"] = json!(also);
     }
-    // A lane that cannot write answers nobody.
-    if let Some(lane) = node.running_lane(row.key).filter(|_| !node.log.is_stuck(row.key)) {
-        let (tx, rx) = oneshot::channel();
-        lane.send(LaneMsg::Describe(tx)).await;
-        if let Ok(live) = rx.await {
+    match super::ext::described(node, &row, super::ext::word_by(node)).await {
+        Some(live) => {
             for name in ["clients", "epoch", "lateWrites", "place"] {
                 who[name] = live[name].clone();
             }
+        }
+        None if node.running_lane(row.key).is_none() => {}
+        // It gives no word, most often since it cannot write: who takes part is not known.
+        None => {
+            who["clients"] = Value::Null;
+            who["behind"] = json!(node.log.is_behind(row.key).then_some(true));
         }
     }
     if let Some(words) = way_in(&who) {

@@ -98,9 +98,11 @@ pub(super) fn standing(conn: &Connection, key: Key) -> Result<Option<Standing>, 
 /// Sessions with a native id, their first one or an alias, deleted ones too, in the order of their
 /// keys. Those that turned out to be another one are left out: that one has their ids.
 pub(super) fn natives(conn: &Connection, native: &str) -> Result<Vec<Known>, IndexError> {
+    // Every probe of an unknown id asks this: the few that are found are put in order here, and not in a
+    // table that is made for each question.
     let sql = "SELECT key, agent, deleted FROM session WHERE native = ?1 AND same IS NULL
-        UNION SELECT key, agent, deleted FROM alias JOIN session ON session.id = alias.session
-        WHERE alias.id = ?1 AND same IS NULL ORDER BY key";
+        UNION ALL SELECT key, agent, deleted FROM alias JOIN session ON session.id = alias.session
+        WHERE alias.id = ?1 AND same IS NULL";
     let mut statement = conn.prepare_cached(sql)?;
     let mut rows = statement.query([native])?;
     let mut known = Vec::new();
@@ -108,6 +110,8 @@ pub(super) fn natives(conn: &Connection, native: &str) -> Result<Vec<Known>, Ind
         let key = key_of(row.get_ref(0)?.as_blob().map_err(|_| IndexError::Damaged("a key"))?)?;
         known.push(Known { key, agent: row.get(1)?, deleted: row.get(2)? });
     }
+    known.sort_unstable_by_key(|known| known.key);
+    known.dedup_by_key(|known| known.key);
     Ok(known)
 }
 

@@ -115,7 +115,7 @@ impl Node {
         let record = adopted_record(journal.last_seq() + 1, Kind::Metadata, Timestamp::now(), data);
         // Adoptions can be made again: nobody waits for their sync.
         let _unsynced = journal.append(std::slice::from_ref(&record))?;
-        let mut view = known.view.clone();
+        let mut view = View::clone(&known.view);
         view.apply(&record);
         self.directory.update_view(known.key, view, journal.bytes());
         Ok(true)

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use frontdesk_core::ids::{InstanceId, Key, is_path_safe};
 use frontdesk_core::session::{Asked, Carry as Parts, CloseWhy, Going, SentRequest};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::Node;
 use super::birth::facts;
@@ -31,7 +31,7 @@ use crate::agent::link::{self, LinkReceiver, Met};
 use crate::agent::proc::{self, EndError};
 use crate::config::{AgentConfig, Config};
 use crate::paths::Paths;
-use crate::session::{Carry, LaneHandle, LaneMsg, Start};
+use crate::session::{Carry, LaneHandle, Mailbox, Start};
 use opening::Opening;
 use orphans::Orphans;
 use sort::{Found, Sorted, sort};
@@ -401,7 +401,7 @@ impl Node {
         self: &Arc<Self>,
         instance: &Arc<Instance>,
         found: Found,
-        (lane, rx): (LaneHandle, mpsc::Receiver<LaneMsg>),
+        (lane, rx): (LaneHandle, Mailbox),
         balance: &Balance,
         wanted: &BTreeSet<u64>,
     ) -> oneshot::Receiver<()> {

@@ -282,9 +282,9 @@ impl Directory {
         let native_is_new = row.view.native != view.native || row.view.aliases != view.aliases;
         let was_at_work = row.view.open_turn.is_some();
         let mut changed = row.bytes != bytes;
-        if row.view.seq != session.view().seq {
-            row.take_view(session.view().clone());
-            changed = true;
+        if !Arc::ptr_eq(&row.view, view) {
+            changed |= row.view.seq != view.seq;
+            row.take_view(view.clone());
         }
         row.live = live.map(|instance| Live {
             state: session.state(),
@@ -312,7 +312,7 @@ impl Directory {
     pub fn update_view(&self, key: Key, view: View, bytes: u64) {
         let Some(row) = self.get(key) else { return };
         let mut row = Arc::unwrap_or_clone(row);
-        row.take_view(view);
+        row.take_view(Arc::new(view));
         row.bytes = bytes;
         self.insert(row);
     }
@@ -410,7 +410,7 @@ impl Tables {
     fn bury(&mut self, mut row: Row, counted: Option<Arc<str>>) {
         let key = row.key;
         self.remove(key);
-        row.view.entomb();
+        Arc::make_mut(&mut row.view).entomb();
         self.gone.insert(key, Gone { what: Change::Deleted(Arc::new(row)), counted });
         self.dirty.insert(key);
     }

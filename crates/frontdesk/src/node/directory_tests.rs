@@ -161,7 +161,7 @@ fn a_deleted_session_is_known_as_one_and_never_comes_back() {
     check(&home.directory);
     // The same conversation, made again, is another session.
     let mut again = row(home.directory.index.sessions(), 3, "b", 100);
-    again.view.native = Some("n1".into());
+    Arc::make_mut(&mut again.view).native = Some("n1".into());
     home.directory.insert(again);
     assert!(!home.directory.look_up("n1", None).1);
     assert_eq!(home.directory.resolve("n1", None), Meaning::One(key(3)));
@@ -172,7 +172,7 @@ fn an_id_of_several_is_told_apart_wherever_they_are() {
     let mut home = Home::new();
     for (number, agent) in [(1, "a"), (2, "b")] {
         let mut row = row(home.directory.index.sessions(), number, agent, 100);
-        row.view.native = Some("shared".into());
+        Arc::make_mut(&mut row.view).native = Some("shared".into());
         home.directory.insert(row);
         if number == 1 {
             home.flush();

@@ -69,7 +69,7 @@ fn a_status_is_told_when_it_changes_and_a_birth_once() {
     assert_eq!(bench.publish(row(Some(Some(State::Idle)))), (true, None, true, false));
     assert_eq!(bench.publish(row(Some(Some(State::Idle)))), (false, None, false, false));
     let mut running = row(Some(Some(State::Running)));
-    running.view.open_turn = Some(OpenTurn::default());
+    Arc::make_mut(&mut running.view).open_turn = Some(OpenTurn::default());
     assert_eq!(bench.publish(running), (false, None, true, false));
 }
 
@@ -95,7 +95,7 @@ fn a_policy_is_told_apart_from_the_status() {
     bench.publish(row(Some(Some(State::Idle))));
     let mut ruled = row(Some(Some(State::Idle)));
     let policy = json!({ "mode": "onRequest", "source": "startup" });
-    ruled.view.policy = serde_json::from_value(policy).unwrap();
+    Arc::make_mut(&mut ruled.view).policy = serde_json::from_value(policy).unwrap();
     assert_eq!(bench.publish(ruled.clone()), (false, None, false, true));
     ruled.clients = 1;
     assert_eq!(bench.publish(ruled), (false, None, false, true));

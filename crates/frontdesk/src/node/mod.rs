@@ -39,13 +39,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use frontdesk_core::errors::{Code, WireError};
+use frontdesk_core::fold::Common;
 use frontdesk_core::ids::{ConnId, InstanceId, Key};
 use frontdesk_core::limits::Limits;
-use frontdesk_core::session::{Input, Now};
+use frontdesk_core::session::{Input, Now, Session};
 use frontdesk_core::status::Words;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::agent::instance::Instance;
 use crate::config::{AgentConfig, Config};
@@ -54,7 +55,7 @@ use crate::index::{Cursors, Index};
 use crate::lock::lock;
 use crate::log::Log;
 use crate::paths::Paths;
-use crate::session::{LaneHandle, LaneMsg, Start};
+use crate::session::{LaneHandle, LaneMsg, Mailbox, Start};
 use crate::workspace::Workspaces;
 use directory::Directory;
 use ending::Stopping;
@@ -94,6 +95,8 @@ pub struct Node {
     pub cursors: Cursors,
     /// Where lanes tell what changes.
     pub feed: Feed,
+    /// What sessions that have a lane were told alike.
+    common: Mutex<Common>,
     /// The agents' own lists.
     pub lists: Lists,
     /// The branches of the sessions' folders.
@@ -160,6 +163,7 @@ impl Node {
             keeper: Keeper::default(),
             cursors,
             feed: Feed::default(),
+            common: Mutex::default(),
             lists: Lists::default(),
             workspaces,
             since: Timestamp::now(),
@@ -258,12 +262,7 @@ impl Node {
     }
 
     /// Starts the lane of a session that an agent has just made.
-    pub fn start_born(
-        self: &Arc<Self>,
-        lane: LaneHandle,
-        rx: mpsc::Receiver<LaneMsg>,
-        start: Start,
-    ) {
+    pub fn start_born(self: &Arc<Self>, lane: LaneHandle, rx: Mailbox, start: Start) {
         lock(&self.lanes).insert(lane.key(), lane.clone());
         let _row = self.directory.pin(lane.key());
         crate::session::spawn(self.clone(), lane, rx, start);
@@ -284,7 +283,7 @@ impl Node {
     }
 
     /// A lane wants to end: it may, if nobody else holds a handle and nothing waits for it.
-    pub fn release_lane(&self, lane: &LaneHandle, rx: &mpsc::Receiver<LaneMsg>) -> bool {
+    pub fn release_lane(&self, lane: &LaneHandle, rx: &Mailbox) -> bool {
         let mut lanes = lock(&self.lanes);
         // One handle is the lane's own, one is the table's.
         let free = lane.is_last(1) && rx.is_empty();
@@ -300,6 +299,13 @@ impl Node {
         let mut lanes = lock(&self.lanes);
         if lanes.get(&key).is_some_and(LaneHandle::is_closed) {
             lanes.remove(&key);
+        }
+    }
+
+    /// Holds what a session was told in one place with the sessions that were told the same.
+    pub fn share(&self, session: &mut Session) {
+        if session.has_unshared() {
+            session.share(&mut lock(&self.common));
         }
     }
 

@@ -43,7 +43,7 @@ pub struct OpenRequest {
     /// Whose.
     pub lane: LaneHandle,
     /// What its records add up to.
-    pub view: View,
+    pub view: Arc<View>,
     /// Its journal.
     pub journal: PathBuf,
     /// The instance that had it before: it must be gone first.
@@ -249,7 +249,7 @@ impl Node {
         params: &str,
         kept: bool,
     ) -> Result<(Opened, bool), StartFailure> {
-        let mut view = request.view.clone();
+        let mut view = View::clone(&request.view);
         let native = request.view.native.as_deref().unwrap_or_default();
         let abilities = instance.abilities();
         if !abilities.can_reopen() {

@@ -104,11 +104,11 @@ fn twelve() -> Home {
         }
         let agent = if number % 3 == 0 { "c" } else { "a" };
         let mut row = row(&sessions, number, agent, i64::try_from(number).unwrap());
-        row.view.cwd = if number <= 4 { "/w/x/".into() } else { "/w/y".into() };
-        row.view.archived = number == 5 || number == 6;
-        row.view.branch = (number % 2 == 1).then(|| "main".to_owned());
-        row.view.parent = (number > 10).then(|| "p".to_owned());
-        row.view.unproven = number == 8;
+        Arc::make_mut(&mut row.view).cwd = if number <= 4 { "/w/x/".into() } else { "/w/y".into() };
+        Arc::make_mut(&mut row.view).archived = number == 5 || number == 6;
+        Arc::make_mut(&mut row.view).branch = (number % 2 == 1).then(|| "main".to_owned());
+        Arc::make_mut(&mut row.view).parent = (number > 10).then(|| "p".to_owned());
+        Arc::make_mut(&mut row.view).unproven = number == 8;
         home.directory.insert(row);
     }
     home

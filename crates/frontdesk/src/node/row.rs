@@ -20,8 +20,8 @@ use crate::index::{Entry, Position, changed_micros, ordered};
 pub struct Row {
     /// Its key.
     pub key: Key,
-    /// What its records add up to.
-    pub view: View,
+    /// What its records add up to; its lane has the same.
+    pub view: Arc<View>,
     /// Its journal.
     pub path: PathBuf,
     /// The working directory without links, where it exists here.
@@ -65,7 +65,18 @@ impl Row {
     #[must_use]
     pub fn of(entry: Entry, seen: Instant) -> Self {
         let Entry { key, view, path, real_cwd, ordered, bytes } = entry;
-        Self { key, view, path, real_cwd, live: None, clients: 0, queued: 0, seen, bytes, ordered }
+        Self {
+            key,
+            view: Arc::new(view),
+            path,
+            real_cwd,
+            live: None,
+            clients: 0,
+            queued: 0,
+            seen,
+            bytes,
+            ordered,
+        }
     }
 
     /// What the index keeps of it.
@@ -73,7 +84,7 @@ impl Row {
     pub fn entry(&self) -> Entry {
         Entry {
             key: self.key,
-            view: self.view.clone(),
+            view: View::clone(&self.view),
             path: self.path.clone(),
             real_cwd: self.real_cwd.clone(),
             ordered: self.ordered,
@@ -82,7 +93,7 @@ impl Row {
     }
 
     /// Takes what the records add up to now, at this moment.
-    pub(super) fn take_view(&mut self, view: View) {
+    pub(super) fn take_view(&mut self, view: Arc<View>) {
         self.ordered = ordered(&view, Timestamp::now());
         if self.view.cwd != view.cwd {
             self.real_cwd = std::fs::canonicalize(&view.cwd).ok();

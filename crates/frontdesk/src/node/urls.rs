@@ -23,7 +23,7 @@ use super::Node;
 use super::instances::{NO_CLIENT, SILENT_MS};
 use crate::agent::instance::{Before, Instance, Parts};
 use crate::agent::ledger::Ledger;
-use crate::agent::link::{self, UrlClaims};
+use crate::agent::link::{self, Address, UrlClaims};
 use crate::config::{AgentConfig, without_secrets};
 use crate::lock::lock;
 
@@ -230,8 +230,9 @@ impl Node {
         agent: &Arc<AgentConfig>,
         url: &Arc<Url>,
     ) -> Result<Arc<Instance>, String> {
-        let reached =
-            link::reach(&url.address, &agent.headers, url.claims.clone(), &self.limits).await;
+        let address =
+            Address { url: &url.address, headers: &agent.headers, ca: agent.ca.as_deref() };
+        let reached = link::reach(address, url.claims.clone(), &self.limits).await;
         let (sender, receiver) = reached.map_err(|error| error.to_string())?;
         let fresh = uuid::Uuid::new_v4().simple().to_string();
         let id = InstanceId(format!("{}-{}", url.id, &fresh[..8]).into());

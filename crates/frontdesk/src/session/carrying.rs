@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use frontdesk_core::fold::View;
 use frontdesk_core::ids::InstanceId;
 use frontdesk_core::session::{Carried, Session};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::lane::Lane;
-use super::{LaneHandle, LaneMsg};
+use super::{LaneHandle, Mailbox};
 use crate::agent::instance::Instance;
 use crate::log::LogError;
 use crate::node::Node;
@@ -35,9 +35,9 @@ pub struct Carry {
 pub(super) async fn carry_on(
     node: &Arc<Node>,
     handle: LaneHandle,
-    mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
+    mailbox: &mut Option<Mailbox>,
     carry: Carry,
-) -> Result<Lane, LogError> {
+) -> Result<Box<Lane>, LogError> {
     let Carry { path, view, parts, instance, ready } = carry;
     let log = node.log.clone();
     let opened = tokio::task::spawn_blocking(move || log.open_journal(&path));

@@ -63,7 +63,20 @@ pub(super) async fn settled(
     doubt: Option<(Place, Option<Arc<Instance>>, Instant)>,
     native: &str,
 ) -> Input {
-    let Some((at, instance, mut ask_at)) = doubt else { return std::future::pending().await };
+    match doubt {
+        // In a box: few sessions are in doubt, and every lane waits here.
+        Some((at, instance, ask_at)) => Box::pin(known(node, at, instance, ask_at, native)).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn known(
+    node: &Node,
+    at: Place,
+    instance: Option<Arc<Instance>>,
+    mut ask_at: Instant,
+    native: &str,
+) -> Input {
     // The end of a connection to an address proves nothing.
     let instance = instance.filter(|_| matches!(at, Place::Instance(_)));
     let gone = async {

@@ -104,7 +104,8 @@ impl Lane {
         while !self.unwritten.is_empty() {
             match self.journal.append(&self.unwritten) {
                 Ok(ticket) => {
-                    self.unwritten.clear();
+                    // With its room: the next records may be long in coming.
+                    self.unwritten = Vec::new();
                     self.tell_behind();
                     if !ticket.is_settled() {
                         self.tickets.push(ticket);

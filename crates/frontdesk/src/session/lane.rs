@@ -14,7 +14,7 @@ use frontdesk_core::session::{Effect, Input, Session, Tag};
 use frontdesk_core::status::State;
 use frontdesk_core::workspace::Workspace;
 use serde_json::{Map, Value};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::alarm::Alarm;
@@ -23,7 +23,7 @@ use super::carrying::{Carry, Handled, carry_on};
 use super::children::{Child, Heard};
 use super::promise::Promise;
 use super::telling::refuse_all;
-use super::{Copy, LaneHandle, LaneMsg};
+use super::{Copy, LaneHandle, LaneMsg, Mailbox};
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
 use crate::log::{Health, Journal, LogError, Snapshot, Ticket};
@@ -59,30 +59,42 @@ pub enum Start {
     Carried(Box<Carry>),
 }
 
+/// What a lane does when it has done what it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Wait,
+    End,
+}
+
 /// Starts a lane.
-pub fn spawn(node: Arc<Node>, handle: LaneHandle, rx: mpsc::Receiver<LaneMsg>, start: Start) {
-    tokio::spawn(async move {
-        let key = handle.key();
-        let mut mailbox = Some(rx);
-        match begin(&node, handle, &mut mailbox, start).await {
-            Ok(lane) => lane.run().await,
-            Err(error) => {
-                tracing::error!(session = %key, %error, "failed to open a journal");
-                if let Some(rx) = mailbox {
-                    refuse_all(rx).await;
-                }
+pub fn spawn(node: Arc<Node>, handle: LaneHandle, rx: Mailbox, start: Start) {
+    tokio::spawn(live(node, handle, rx, start));
+}
+
+async fn live(node: Arc<Node>, handle: LaneHandle, rx: Mailbox, start: Start) {
+    let key = handle.key();
+    let mut mailbox = Some(rx);
+    // In a box of its own, as all that a lane does but for waiting: most lanes wait most of the
+    // time, and what is not in a box has its room all that time.
+    let begun = Box::pin(begin(&node, handle, &mut mailbox, start)).await;
+    match begun {
+        Ok(lane) => lane.run().await,
+        Err(error) => {
+            tracing::error!(session = %key, %error, "failed to open a journal");
+            if let Some(rx) = mailbox {
+                refuse_all(rx).await;
             }
         }
-        node.lane_ended(key);
-    });
+    }
+    node.lane_ended(key);
 }
 
 async fn begin(
     node: &Arc<Node>,
     handle: LaneHandle,
-    mailbox: &mut Option<mpsc::Receiver<LaneMsg>>,
+    mailbox: &mut Option<Mailbox>,
     start: Start,
-) -> Result<Lane, LogError> {
+) -> Result<Box<Lane>, LogError> {
     let (journal, view, snapshot_bytes, instance, birth) = match start {
         Start::Carried(carry) => return carry_on(node, handle, mailbox, *carry).await,
         Start::Born { journal, instance, first, copy, ready } => {
@@ -127,7 +139,7 @@ async fn begin(
 pub(super) struct Lane {
     pub(super) node: Arc<Node>,
     pub(super) handle: LaneHandle,
-    pub(super) rx: mpsc::Receiver<LaneMsg>,
+    pub(super) rx: Mailbox,
     pub(super) session: Session,
     pub(super) journal: Journal,
     pub(super) instance: Option<Arc<Instance>>,
@@ -178,13 +190,13 @@ impl Lane {
     pub(super) fn new(
         node: &Arc<Node>,
         handle: LaneHandle,
-        rx: mpsc::Receiver<LaneMsg>,
+        rx: Mailbox,
         session: Session,
         journal: Journal,
         instance: Option<Arc<Instance>>,
-    ) -> Self {
+    ) -> Box<Self> {
         let late_before = node.late_writes(handle.key());
-        Self {
+        Box::new(Self {
             node: node.clone(),
             handle,
             rx,
@@ -213,11 +225,10 @@ impl Lane {
             follow: None,
             is_undone: false,
             handed_over: None,
-        }
+        })
     }
 
-    async fn run(mut self) {
-        let mut batch = Vec::new();
+    async fn run(mut self: Box<Self>) {
         let mut alarm = Alarm::new();
         let mut quiet = Quiet::new();
         loop {
@@ -227,53 +238,59 @@ impl Lane {
             self.follow_workspace();
             let deadline = self.session.deadline_ms().map(|at| self.node.instant_of(at));
             alarm.set(deadline);
-            let got = self.next(&mut batch, &mut alarm, &quiet).await;
-            if got == 0 {
-                break;
-            }
+            let Some(batch) = self.next(&mut alarm, &quiet).await else { break };
             self.look_for_space(&batch, &mut quiet);
-            let mut effects = Vec::new();
-            let mut handled = Handled::default();
-            let mut promised = Vec::new();
-            let paused = self.holds_back();
-            if !paused {
-                // In the order in which they came, before what came later.
-                batch.splice(..0, self.held.drain(..));
-            }
-            for message in batch.drain(..) {
-                if paused && self.has_to_wait(&message) {
-                    self.held.push_back(message);
-                    continue;
-                }
-                if let LaneMsg::Client(_, Input::Attach(_)) = &message {
-                    self.look_at_instance(&mut effects).await;
-                }
-                if let Some(message) = self.promise(message, &mut effects, &mut promised) {
-                    self.take(message, &mut effects, &mut handled);
-                }
-            }
-            if promised.iter().any(Promise::is_of_the_disk) {
-                effects.push(Effect::Sync);
-            }
-            self.make_children().await;
-            let safe = self.carry_out(effects).await;
-            self.tell_children().await;
-            self.is_undone |= !safe;
-            self.tell_handled(handled).await;
-            self.publish();
-            self.follow_names();
-            promised.into_iter().filter(|_| safe).for_each(Promise::keep);
-            self.snapshot();
-            if self.entombed {
+            if Box::pin(self.act(batch)).await == Then::End {
                 break;
             }
-            self.hand_over().await;
         }
-        self.finish().await;
+        Box::pin(self.finish()).await;
     }
 
-    /// Waits for something to do and puts it into `batch`. 0 when nothing will ever come.
-    async fn next(&mut self, batch: &mut Vec<LaneMsg>, alarm: &mut Alarm, quiet: &Quiet) -> usize {
+    /// Does what messages ask for, all that follows from them included.
+    async fn act(&mut self, mut batch: Vec<LaneMsg>) -> Then {
+        let mut effects = Vec::new();
+        let mut handled = Handled::default();
+        let mut promised = Vec::new();
+        let paused = self.holds_back();
+        if !paused {
+            // In the order in which they came, before what came later.
+            batch.splice(..0, self.held.drain(..));
+        }
+        for message in batch {
+            if paused && self.has_to_wait(&message) {
+                self.held.push_back(message);
+                continue;
+            }
+            if let LaneMsg::Client(_, Input::Attach(_)) = &message {
+                self.look_at_instance(&mut effects).await;
+            }
+            if let Some(message) = self.promise(message, &mut effects, &mut promised) {
+                self.take(message, &mut effects, &mut handled);
+            }
+        }
+        if promised.iter().any(Promise::is_of_the_disk) {
+            effects.push(Effect::Sync);
+        }
+        self.make_children().await;
+        let safe = self.carry_out(effects).await;
+        self.tell_children().await;
+        self.is_undone |= !safe;
+        self.tell_handled(handled).await;
+        self.publish();
+        self.follow_names();
+        promised.into_iter().filter(|_| safe).for_each(Promise::keep);
+        self.snapshot();
+        if self.entombed {
+            return Then::End;
+        }
+        self.hand_over().await;
+        Then::Wait
+    }
+
+    /// Waits for something to do, which may be to look again. `None` when nothing will ever come.
+    async fn next(&mut self, alarm: &mut Alarm, quiet: &Quiet) -> Option<Vec<LaneMsg>> {
+        let (mut batch, mut mail) = (Vec::new(), Vec::new());
         let lease = self.session.lease();
         let is_suspect = lease.phase() == Phase::Suspect;
         let place = lease.doubt().filter(|_| is_suspect).cloned();
@@ -289,26 +306,27 @@ impl Lane {
             changed = self.health.changed() => {
                 self.tell_behind();
                 // Without a sender the log is gone, and with it everything.
-                if changed.is_err() { 0 } else { 1 }
+                changed.ok()?;
             }
-            got = self.rx.recv_many(batch, BATCH_MESSAGES) => got,
-            () = alarm.rings() => {
-                batch.push(LaneMsg::Input(Input::Tick));
-                1
+            got = self.rx.recv_many(&mut mail, BATCH_MESSAGES) => {
+                if got == 0 {
+                    return None;
+                }
+                batch.extend(mail.into_iter().map(|message| *message));
             }
+            () = alarm.rings() => batch.push(LaneMsg::Input(Input::Tick)),
             workspace = news(self.follow.as_mut()) => {
                 batch.push(LaneMsg::Input(Input::Workspace(workspace)));
-                1
             }
             input = super::doubt::settled(&node, doubt, &native) => {
                 self.ask_at = None;
                 batch.push(LaneMsg::Input(input));
-                1
             }
-            () = quiet.is_long(), if self.session.state() == Some(State::Running) => 1,
+            () = quiet.is_long(), if self.session.state() == Some(State::Running) => {}
             // Somebody still holds a handle: look again later.
-            () = tokio::time::sleep(REST_AGAIN), if self.session.at_rest() => 1,
+            () = tokio::time::sleep(REST_AGAIN), if self.session.at_rest() => {}
         }
+        Some(batch)
     }
 
     /// From the first time on that an instance has the session its folder's branch is followed;
@@ -426,6 +444,7 @@ impl Lane {
             self.children.clear();
         }
         self.follow_doubt();
+        self.node.share(&mut self.session);
         let late = self.late_before + self.session.lease().late();
         self.node.note_late_writes(self.handle.key(), late);
         if self.is_nothing() && self.session.client_count() == 0 {
@@ -470,3 +489,7 @@ async fn news(follow: Option<&mut Follow>) -> Workspace {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+#[path = "lane_tests.rs"]
+mod tests;

@@ -140,11 +140,15 @@ pub enum Taken {
 /// What became of an answer: done, done before, or none.
 pub type Decided = Result<Option<Box<Done>>, NoAnswer>;
 
+/// What a lane takes its messages from. Each is in a box: most lanes have none, and a place in a
+/// mailbox is made for the largest message, and before it is needed.
+pub type Mailbox = mpsc::Receiver<Box<LaneMsg>>;
+
 /// The way to a lane. While one exists the lane stays.
 #[derive(Clone, Debug)]
 pub struct LaneHandle {
     key: Key,
-    tx: mpsc::Sender<LaneMsg>,
+    tx: mpsc::Sender<Box<LaneMsg>>,
     /// Counts handles: the lane may rest when only the node's own is left.
     alive: Arc<()>,
 }
@@ -152,7 +156,7 @@ pub struct LaneHandle {
 impl LaneHandle {
     /// A lane's mailbox of `messages` places.
     #[must_use]
-    pub fn new(key: Key, messages: u32) -> (Self, mpsc::Receiver<LaneMsg>) {
+    pub fn new(key: Key, messages: u32) -> (Self, Mailbox) {
         let (tx, rx) = mpsc::channel(messages.max(1) as usize);
         (Self { key, tx, alive: Arc::new(()) }, rx)
     }
@@ -165,12 +169,12 @@ impl LaneHandle {
 
     /// Puts a message into the lane; waits while it is full.
     pub async fn send(&self, message: LaneMsg) {
-        let _ = self.tx.send(message).await;
+        let _ = self.tx.send(Box::new(message)).await;
     }
 
     /// Puts a message into the lane if there is room; what does not fit is dropped.
     pub fn try_send(&self, message: LaneMsg) -> bool {
-        self.tx.try_send(message).is_ok()
+        self.tx.try_send(Box::new(message)).is_ok()
     }
 
     /// Whether this is the only handle besides `extra` others.

@@ -48,7 +48,7 @@ impl Lane {
     }
 
     /// Writes the last words and the last snapshot.
-    pub(super) async fn finish(mut self) {
+    pub(super) async fn finish(mut self: Box<Self>) {
         self.write().await;
         self.sync().await;
         if let Some(saving) = self.saving.take() {

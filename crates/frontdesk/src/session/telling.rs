@@ -6,10 +6,9 @@ use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use frontdesk_core::session::{Client, Input};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
-use super::LaneMsg;
 use super::lane::Lane;
+use super::{LaneMsg, Mailbox};
 
 impl Lane {
     pub(super) fn describe(&self) -> Value {
@@ -71,10 +70,10 @@ impl Lane {
 }
 
 /// The journal cannot be opened: whoever asks for the session is told, for a while.
-pub(super) async fn refuse_all(mut rx: mpsc::Receiver<LaneMsg>) {
+pub(super) async fn refuse_all(mut rx: Mailbox) {
     rx.close();
     while let Some(message) = rx.recv().await {
-        let LaneMsg::Client(conn, input) = message else { continue };
+        let LaneMsg::Client(conn, input) = *message else { continue };
         let id: Box<str> = match &input {
             Input::Attach(attach) => attach.id.clone(),
             Input::Rejoin(rejoin) => rejoin.id.clone(),

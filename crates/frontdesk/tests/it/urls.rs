@@ -7,6 +7,7 @@ mod broken;
 mod death;
 mod peer;
 mod probes;
+mod tls;
 mod two;
 
 use std::io::{BufRead as _, BufReader};

@@ -101,3 +101,88 @@ fn a_question_that_its_turn_leaves_open_is_answered_when_the_turn_ends() {
     });
     assert_eq!(answered.unwrap()["result"]["outcome"]["outcome"], "cancelled");
 }
+
+fn elicit(mode: &str) -> String {
+    format!(
+        r#"{{"id":6,"method":"elicitation/create","params":{{"sessionId":"n","mode":"{mode}","message":"Which \"branch\"?"}}}}"#
+    )
+}
+
+fn decided(interaction: &str, result: &str) -> Input {
+    let by = json!({ "client": "k9", "name": "cli" });
+    Input::Decide(Box::new(Decision {
+        interaction: interaction.to_owned(),
+        by,
+        result: result.to_owned(),
+    }))
+}
+
+#[test]
+fn an_elicitation_that_nobody_can_show_waits_and_is_answered_from_outside() {
+    let mut bench = Bench::live();
+    bench.join(2);
+    bench.prompt(1, "3", "x");
+    let effects = bench.agent(&elicit("form"));
+    let remarks = ["tell c1 session/update", "tell c2 session/update"];
+    let opened = ["write interaction_opened", "sync"];
+    assert_eq!(words(&effects), [&opened[..], &remarks].concat());
+    let id = open(&bench).remove(0);
+    let Some(Effect::Tell { frame, .. }) = effects.last() else { panic!("{effects:?}") };
+    let told: Value = serde_json::from_slice(frame).unwrap();
+    let told = told["params"]["update"]["content"]["text"].as_str().unwrap();
+    assert!(told.contains(&format!("`frontdesk approve {id}`")), "{told}");
+    assert!(told.contains(r#"can show: "Which \"branch\"?"."#), "{told}");
+    assert_eq!(bench.session.state(), Some(State::RequiresAction));
+    // Time answers nothing, and nor does what is no answer.
+    assert_eq!(words(&bench.wait(3_600_000)), NOTHING);
+    let no_answer = r#"{"outcome":{"outcome":"cancelled"}}"#;
+    assert_eq!(words(&bench.run(decided(&id, no_answer))), NOTHING);
+    let effects = bench.run(decided(&id, r#"{"action":"accept","content":{"n":1e2}}"#));
+    assert_eq!(words(&effects), ["write interaction_settled", "sync", "reply ok"]);
+    let reply = effects.iter().find_map(|effect| match effect {
+        Effect::Settle { frame: Some(frame), .. } => Some(frame.clone()),
+        _ => None,
+    });
+    let reply = String::from_utf8(reply.unwrap().to_vec()).unwrap();
+    assert!(reply.contains(r#""id":6,"#) && reply.contains(r#"{"n":1e2}"#), "{reply}");
+    assert_eq!(bench.session.state(), Some(State::Running));
+}
+
+#[test]
+fn an_elicitation_that_waits_is_asked_of_who_comes_and_can_show_it() {
+    let mut bench = Bench::live();
+    bench.prompt(1, "3", "x");
+    bench.agent(&elicit("url"));
+    let come = |bench: &mut Bench, conn: u64, form: bool, url: bool| {
+        bench.attach(conn, How::Load);
+        let can = &mut bench.session.clients.get_mut(&ConnId(conn)).unwrap().client.can;
+        (can.elicitation_form, can.elicitation_url) = (form, url);
+        let seq = bench.session.view().seq;
+        let mut effects = bench.run(Input::CaughtUp { conn: ConnId(conn), seq });
+        effects.retain(|effect| match effect {
+            Effect::Tell { frame, hop, .. } => {
+                hop.is_some() || String::from_utf8_lossy(frame).contains(r#""interaction":"#)
+            }
+            _ => false,
+        });
+        words(&effects)
+    };
+    // One that shows forms does not show addresses.
+    assert_eq!(come(&mut bench, 2, true, false), ["tell c2 session/update"]);
+    assert_eq!(come(&mut bench, 3, false, true), ["ask c3 elicitation/create"]);
+    assert_eq!(come(&mut bench, 4, false, false), NOTHING, "somebody is asked");
+    let form = words(&bench.agent(&elicit("form")));
+    assert_eq!(form[2..], ["ask c2 elicitation/create"]);
+    let odd = words(&bench.agent(&elicit("voice")));
+    assert_eq!(odd[2..], ["ask c2 elicitation/create", "ask c3 elicitation/create"]);
+}
+
+#[test]
+fn an_elicitation_that_waits_ends_with_its_turn() {
+    let mut bench = Bench::live();
+    bench.prompt(1, "3", "x");
+    bench.agent(&elicit("form"));
+    let effects = words(&bench.run(Input::Cancel { conn: ConnId(1) }));
+    assert!(effects.contains(&"reply ok".to_owned()), "{effects:?}");
+    assert_eq!(open(&bench), Vec::<String>::new());
+}

@@ -545,17 +545,20 @@ fn an_elicitation_about_a_request_goes_to_its_sender_with_its_own_id() {
     let tag = sent(&effects);
     let text = r#"{"id":4,"method":"elicitation/create","params":{"requestId":17,"mode":"form"}}"#;
     let message = Message::parse(Bytes::from_static(text.as_bytes())).unwrap();
-    let source = Source { instance: InstanceId("i".into()), end: 900, part: 0 };
-    let at = Position { source };
+    let at = |end| {
+        let source = Source { instance: InstanceId("i".into()), end, part: 0 };
+        Position { source }
+    };
     let effects =
-        bench.run(Input::Agent { message: message.clone(), at: at.clone(), about: Some(tag) });
-    assert_eq!(words(&effects), ["reply -31008"], "client 1 shows no elicitations");
+        bench.run(Input::Agent { message: message.clone(), at: at(900), about: Some(tag) });
+    let waits = ["write interaction_opened", "sync", "tell c1 session/update"];
+    assert_eq!(words(&effects), waits, "client 1 shows no elicitations and is told so");
     bench.session.clients.values_mut().for_each(|a| a.client.can.elicitation_form = true);
     let effects =
-        bench.run(Input::Agent { message: message.clone(), at: at.clone(), about: Some(tag) });
+        bench.run(Input::Agent { message: message.clone(), at: at(901), about: Some(tag) });
     assert_eq!(words(&effects), ["write interaction_opened", "sync", "ask c1 elicitation/create"]);
     let Some(Effect::Tell { frame, .. }) = effects.last() else { panic!() };
     assert!(String::from_utf8_lossy(frame).contains(r#""requestId":"mine""#), "{frame:?}");
-    let effects = bench.run(Input::Agent { message, at, about: Some(Tag(99)) });
+    let effects = bench.run(Input::Agent { message, at: at(902), about: Some(Tag(99)) });
     assert_eq!(words(&effects), ["reply -32602"]);
 }

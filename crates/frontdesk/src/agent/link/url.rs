@@ -4,46 +4,43 @@
 //! what the agent said while nobody was connected is not to be had. The end of the connection says
 //! nothing about the agent's sessions; their claims stay with the url.
 
-use std::collections::BTreeMap;
-use std::io;
+mod opening;
+mod tls;
+mod wire;
+
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use frontdesk_core::limits::Limits;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
-use tokio_tungstenite::tungstenite::http::{HeaderName, HeaderValue};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
-use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use super::{ClaimOutcome, LinkError, LinkEvent, Room};
 use crate::hold::claim::Claims;
+pub use opening::{Address, UrlError};
+pub use tls::TlsError;
+use wire::Wire;
 
 /// Frames queued for one connection, in bytes. A longer frame is queued when it has the queue for
 /// itself.
 const QUEUE_BYTES_MAX: u32 = 1 << 20;
 /// Messages that are taken from the socket at one wake-up.
 const BATCH_MESSAGES: usize = 64;
-/// Bytes read from the socket at a time.
-const READ_BYTES: usize = 64 << 10;
 /// How long the last word to the other side may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// How long the other side is heard once nothing can be written to it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Longest reason of a closed connection that is repeated, in bytes.
+/// Longest word of the other side that is repeated, in bytes.
 const REASON_BYTES: usize = 200;
 
 /// Claims of one url: they outlive its connections, since the agent may have the sessions all the same.
@@ -55,27 +52,7 @@ pub fn claims_in(folder: &Path) -> UrlClaims {
     Arc::new(Mutex::new(Claims::new(folder.to_path_buf())))
 }
 
-type Socket = WebSocketStream<Counted>;
-
-/// Why there is no connection.
-#[derive(Debug, thiserror::Error)]
-pub enum UrlError {
-    /// The address or a header cannot be used.
-    #[error("failed to use the address: {0}")]
-    Address(String),
-    /// Nobody listens there, or the way there is closed.
-    #[error("failed to connect: {0}")]
-    Connect(#[source] io::Error),
-    /// Another answer than that of a WebSocket server.
-    #[error("failed to open a WebSocket: the server answered with HTTP status {0}")]
-    Status(u16),
-    /// What came was no answer of a WebSocket server.
-    #[error("failed to open a WebSocket: {0}")]
-    Handshake(String),
-    /// No answer in time.
-    #[error("failed to connect within {0} ms")]
-    Slow(u64),
-}
+type Socket = WebSocketStream<Wire>;
 
 /// What both ends of a connection share.
 #[derive(Debug)]
@@ -103,19 +80,16 @@ enum Order {
     Ping,
 }
 
-/// Connects and greets; the connection is there when this is done. `url` is a `ws://` address.
+/// Connects and greets; the connection is there when this is done.
 ///
 /// # Errors
 /// If that does not succeed within `url_connect_ms`.
 pub(super) async fn connect(
-    url: &str,
-    headers: &BTreeMap<String, String>,
+    address: Address<'_>,
     claims: UrlClaims,
     limits: &Limits,
 ) -> Result<(Arc<Shared>, Receiver), UrlError> {
-    let limit = Duration::from_millis(limits.url_connect_ms);
-    let opened = timeout(limit, open(url, headers, limits)).await;
-    let (socket, bytes) = opened.map_err(|_| UrlError::Slow(limits.url_connect_ms))??;
+    let (socket, bytes) = opening::open(address, limits).await?;
     let (sink, stream) = socket.split();
     let (orders, waiting) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared {
@@ -142,38 +116,6 @@ pub(super) async fn connect(
         is_over: false,
     };
     Ok((shared, receiver))
-}
-
-async fn open(
-    url: &str,
-    headers: &BTreeMap<String, String>,
-    limits: &Limits,
-) -> Result<(Socket, Arc<AtomicU64>), UrlError> {
-    let address = |error: &dyn std::fmt::Display| UrlError::Address(error.to_string());
-    let mut request = url.into_client_request().map_err(|error| address(&error))?;
-    for (name, value) in headers {
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| address(&error))?;
-        let value = HeaderValue::from_str(value).map_err(|error| address(&error))?;
-        request.headers_mut().insert(name, value);
-    }
-    let host = request.uri().host().unwrap_or_default();
-    let host = host.trim_matches(['[', ']']).to_owned();
-    let port = request.uri().port_u16().unwrap_or(80);
-    let stream = TcpStream::connect((host, port)).await.map_err(UrlError::Connect)?;
-    let _ = stream.set_nodelay(true);
-    let bytes = Arc::new(AtomicU64::new(0));
-    let stream = Counted { stream, bytes: bytes.clone() };
-    let longest = usize::try_from(limits.frame_bytes).unwrap_or(usize::MAX);
-    let config = WebSocketConfig::default()
-        .read_buffer_size(READ_BYTES)
-        .max_message_size(Some(longest))
-        .max_frame_size(Some(longest));
-    match client_async_with_config(request, stream, Some(config)).await {
-        Ok((socket, _)) => Ok((socket, bytes)),
-        Err(Error::Http(answer)) => Err(UrlError::Status(answer.status().as_u16())),
-        Err(Error::Io(error)) => Err(UrlError::Connect(error)),
-        Err(error) => Err(UrlError::Handshake(error.to_string())),
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -417,12 +359,20 @@ fn one_line(text: Bytes) -> Bytes {
 
 fn told(close: &CloseFrame) -> String {
     let code = u16::from(close.code);
-    let reason: String = close.reason.chars().filter(|c| !c.is_control()).collect();
-    let mut end = reason.len().min(REASON_BYTES);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
+    let reason = printable(&close.reason);
+    if reason.is_empty() { format!("code {code}") } else { format!("code {code}, {reason}") }
+}
+
+/// What the other side said, fit for a message: its beginning, without control characters.
+fn printable(text: &str) -> String {
+    let mut said = String::new();
+    for c in text.chars().filter(|c| !c.is_control()) {
+        if said.len() + c.len_utf8() > REASON_BYTES {
+            break;
+        }
+        said.push(c);
     }
-    if end == 0 { format!("code {code}") } else { format!("code {code}, {}", &reason[..end]) }
+    said
 }
 
 fn in_words(error: &Error) -> String {
@@ -433,45 +383,9 @@ fn in_words(error: &Error) -> String {
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => {
             "the connection broke off".to_owned()
         }
-        Error::Io(error) => format!("the connection broke off: {error}"),
+        Error::Io(error) => {
+            tls::ending(error).unwrap_or_else(|| format!("the connection broke off: {error}"))
+        }
         error => format!("it does not keep to the WebSocket protocol: {error}"),
-    }
-}
-
-/// A stream that counts what comes.
-#[derive(Debug)]
-pub(super) struct Counted {
-    stream: TcpStream,
-    bytes: Arc<AtomicU64>,
-}
-
-impl AsyncRead for Counted {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.bytes.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
-        read
-    }
-}
-
-impl AsyncWrite for Counted {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -14,7 +14,7 @@ use crate::acp::{ANSWER, Acp, Answers, Reply};
 use crate::desk::Desk;
 
 /// A person who looks at a question and says nothing.
-fn silent() -> Answers {
+pub(super) fn silent() -> Answers {
     Arc::new(|_| Reply::Silence)
 }
 
@@ -254,6 +254,72 @@ fn forms_are_filled_in_declined_and_cancelled_from_outside() {
                 .unwrap();
         assert_eq!(told, wanted);
     }
+}
+
+#[test]
+fn a_form_that_nobody_attached_can_show_waits_and_is_answered_from_outside() {
+    let mut desk = demo_desk().open();
+    // The one whose abilities the agent was told has left; who is there shows no forms.
+    let mut one = desk.acp("demo", silent());
+    one.initialize(json!({ "elicitation": { "form": {} } }));
+    let session = new_session(&desk, &mut one);
+    let mut two = client_of(&desk, "demo", silent());
+    two.ok("session/resume", place(&desk, Some(&session)));
+    drop(one);
+    eventually("that it has left", SOON, || {
+        two.ok("_frontdesk/who", json!({ "sessionId": session }))["clients"]
+            .as_array()
+            .is_some_and(|clients| clients.len() == 1)
+    });
+    let content = r#"{"answer":"main"}"#;
+    let commands: [(&[&str], Value); 2] = [
+        (&["approve", content], json!({ "action": "accept", "content": { "answer": "main" } })),
+        (&["deny"], json!({ "action": "decline" })),
+    ];
+    for (command, wanted) in commands {
+        let from = two.mark();
+        let running = begin_prompt(&mut two, &session, "elicit Which branch?");
+        let note = two
+            .wait_update(&session, from, "a remark", |it| it["_meta"]["frontdesk"]["note"] == true);
+        let open = pending(&desk);
+        let question = id(&open[0]);
+        let text = note["content"]["text"].as_str().unwrap();
+        assert!(text.contains("Which branch?") && text.contains(&question), "{text}");
+        assert_eq!((&open[0]["kind"], &open[0]["asked"]), (&json!("elicitation"), &json!([])));
+        assert_eq!(status(&mut two, &session).1["state"], "requires_action");
+        assert!(two.asked(from).is_empty(), "nobody is asked");
+        let table = words(&desk.cli(&["pending"]).stdout);
+        assert!(
+            table.contains("no attached client can answer")
+                && table.contains("--content and answer")
+        );
+        for incomplete in [&["approve", &session][..], &["approve", &session, r#"{"x":1}"#]] {
+            assert_eq!(desk.cli(incomplete).status.code(), Some(2), "{incomplete:?}");
+        }
+        let args: Vec<&str> =
+            command[..1].iter().chain([&question.as_str()]).chain(&command[1..]).copied().collect();
+        let out = desk.cli(&args);
+        assert!(out.status.success(), "{args:?}: {out:?}");
+        assert_eq!(two.wait(running, ANSWER).expect("it goes on")["stopReason"], "end_turn");
+        let said = two.text(&session, "agent_message_chunk", from);
+        let (_, told) = said.split_once("The form came back: ").expect("it came");
+        assert_eq!(serde_json::from_str::<Value>(told).unwrap(), wanted);
+    }
+    // It outlives the daemon too, and who comes and can show it is asked.
+    let _running = begin_prompt(&mut two, &session, "elicit And now?");
+    eventually("the question", SOON, || pending(&desk).len() == 1);
+    let question = id(&pending(&desk)[0]);
+    drop(two);
+    desk.kill9();
+    desk.start();
+    assert_eq!(id(&pending(&desk)[0]), question);
+    let mut three = desk.acp("demo", silent());
+    three.initialize(json!({ "elicitation": { "form": {} } }));
+    three.ok("session/resume", place(&desk, Some(&session)));
+    let asked = three.wait_ask(0, "elicitation/create");
+    assert_eq!(asked.params["message"], "And now?");
+    three.send(&json!({ "jsonrpc": "2.0", "id": asked.id, "result": { "action": "decline" } }));
+    eventually("its answer", SOON, || pending(&desk).is_empty());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::asks::silent;
 use super::carry::answer_that_was_not_sent;
 use super::{
     SOON, begin_prompt, client, demo_desk, endings, eventually, log, new_session, of_kind, place,
@@ -165,6 +166,47 @@ fn cancel_and_close_work_while_the_disk_is_full() {
     eventually("it has caught up", SOON, || !is_behind(&mut looker, &session));
     one.ok("session/load", place(&desk, Some(&session)));
     turn(&mut one, &session, "say again");
+}
+
+#[test]
+fn who_has_a_session_is_told_while_the_disk_is_full() {
+    let Some((desk, disk)) = lay(demo_desk().limit("probe_ms", 300)) else { return };
+    let mut one = desk.acp("demo", silent());
+    one.initialize(json!({ "elicitation": { "form": {} } }));
+    let mut looker = client(&desk);
+    let session = new_session(&desk, &mut one);
+    let running = begin_prompt(&mut one, &session, "elicit What?");
+    let question = one.wait_ask(0, "elicitation/create");
+    // Nothing is left to write an answer with: its lane waits in the middle of its work.
+    std::fs::remove_file(desk.home().join("data/reserve")).expect("there is a reserve");
+    disk.fill();
+    let mut askers: Vec<Acp> = (0..4).map(|_| client(&desk)).collect();
+    let asked = json!({ "sessionId": session });
+    let content = json!({ "answer": "x".repeat(2 << 20) });
+    let answer = json!({ "action": "accept", "content": content });
+    one.send(&json!({ "jsonrpc": "2.0", "id": question.id, "result": answer }));
+    // Many ask meanwhile, some of them between its last word and its failure.
+    let mut begun = Vec::new();
+    for _ in 0..50 {
+        for (at, asker) in askers.iter_mut().enumerate() {
+            for method in ["_frontdesk/who", "_frontdesk/session"] {
+                begun.push((at, asker.begin(method, asked.clone())));
+            }
+        }
+    }
+    for (at, begun) in begun {
+        let told = askers[at].wait(begun, SOON).expect("who has it");
+        assert_eq!(told["key"], session.as_str(), "{told}");
+    }
+    assert!(is_behind(&mut looker, &session), "the disk is as full as before");
+    let who = looker.ok("_frontdesk/who", asked.clone());
+    assert_eq!((&who["behind"], who.get("clients")), (&json!(true), None), "{who}");
+    assert_eq!(who["lease"], "live");
+    disk.free();
+    assert_eq!(one.wait(running, SOON).expect("the turn ends")["stopReason"], "end_turn");
+    let who = looker.ok("_frontdesk/who", asked);
+    assert_eq!(who.get("behind"), None, "{who}");
+    assert_eq!(who["clients"].as_array().map(Vec::len), Some(1), "{who}");
 }
 
 #[test]

@@ -17,12 +17,12 @@ use crate::acp::{ANSWER, prompt};
 use crate::desk::{AgentSpec, Desk};
 use crate::faults::eventually;
 
-fn desk_at(urls: &[&str]) -> Desk {
+pub(super) fn desk_at(urls: &[&str]) -> Desk {
     let desk = quick(Desk::builder().agent(AgentSpec::behind("far", urls)));
     desk.limit("url_connect_ms", 1_000).limit("agent_start_ms", 1_000).open()
 }
 
-fn error_of(desk: &Desk, url: &str) -> String {
+pub(super) fn error_of(desk: &Desk, url: &str) -> String {
     let urls = urls_of(desk);
     let found = urls.iter().find(|told| told["url"] == *url).expect("the url");
     found["error"].as_str().unwrap_or_default().to_owned()
