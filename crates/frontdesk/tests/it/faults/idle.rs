@@ -69,7 +69,7 @@ fn what_waits_for_a_person_or_has_done_nothing_stays() {
     turn(&mut asked, &waiting, "say hello");
     let asking = begin_prompt(&mut asked, &waiting, "ask May I?");
     let question = asked.wait_ask(0, "session/request_permission");
-    let quiet = begin_prompt(&mut busy, &working, "say a\nwait 3500\nsay b");
+    let quiet = begin_prompt(&mut busy, &working, "say a\nwait 9000\nsay b");
     std::thread::sleep(LONG);
     for (client, session) in
         [(&mut asked, &waiting), (&mut fresh, &untouched), (&mut busy, &working)]

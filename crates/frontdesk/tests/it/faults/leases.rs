@@ -1,4 +1,4 @@
-//! Racing for one session: two clients of one home (case C09), and two homes on one store.
+//! Racing for one session: two clients of one home (see also case C09), and two homes on one store.
 
 use std::sync::{Arc, Barrier};
 use std::thread;

@@ -82,8 +82,9 @@ fn clients_that_join_while_an_agent_streams_see_all_of_it_once() {
             shown_in_the_end(&joiner, &session, from, &wanted, &who);
         } else {
             // It came somewhere in the middle; from there on it has all.
-            thread::sleep(Duration::from_millis(200));
-            let found = seen(&joiner.updates(&session, from));
+            let shown = || seen(&joiner.updates(&session, from));
+            eventually("the last of it", SOON, || shown().last() == wanted.last());
+            let found = shown();
             let skipped = wanted.len().saturating_sub(found.len());
             assert!(found.len() >= CHUNKS, "{who} saw {} items only", found.len());
             same(&found, &wanted[skipped..], &who);

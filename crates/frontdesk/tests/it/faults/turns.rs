@@ -35,8 +35,6 @@ fn a_hanging_turn_is_cancelled_after_its_grace_and_ended_after_its_time() {
     // The next prompts wait for the agent, and are told when that is over.
     let next = begin_prompt(&mut one, &session, "say too early");
     let other = begin_prompt(&mut two, &session, "say too early as well");
-    std::thread::sleep(Duration::from_millis(700));
-    assert!(!one.is_answered(next) && !two.is_answered(other), "they wait");
     for error in [one.wait(next, ANSWER), two.wait(other, ANSWER)] {
         let error = error.expect_err("the agent is stuck");
         assert_eq!(error.code, -31011, "{error:?}");
@@ -252,7 +250,7 @@ fn a_stop_while_an_agent_starts_waits_for_nobody() {
         let began = Instant::now();
         assert!(desk.stop().success());
         let took = began.elapsed();
-        assert!(took < Duration::from_secs(15), "{slow}: it took {took:?}");
+        assert!(took < SOON, "{slow}: it took {took:?}");
         let made = one.wait(made, SOON);
         nothing_runs_but(&desk, &mut one);
         desk.start();
@@ -287,7 +285,7 @@ fn a_stop_while_a_session_is_called_back_unloads_it() {
     let began = Instant::now();
     assert!(desk.stop().success());
     let took = began.elapsed();
-    assert!(took < Duration::from_secs(8), "it took {took:?}");
+    assert!(took < SOON, "it took {took:?}");
     // Loaded or refused: it is answered.
     let _ = one.wait(loading, SOON);
     nothing_runs_but(&desk, &mut one);

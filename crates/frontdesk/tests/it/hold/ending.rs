@@ -133,9 +133,11 @@ async fn a_holder_without_a_daemon_ends_its_agent_in_time() {
         let record = frontdesk::hold::record::Record::read(&place.spec.run_dir).unwrap().unwrap();
         (record.holder, record.agent.unwrap())
     };
+    let alone = std::time::Instant::now();
     drop((sender, receiver));
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert!(proc::alive(&agent), "not before its time");
+    let lives = proc::alive(&agent);
+    assert!(lives || alone.elapsed() >= Duration::from_secs(1), "not before its time");
     eventually("both leave", || !proc::alive(&holder) && !proc::alive(&agent)).await;
     eventually("the run folder is removed", || !place.spec.run_dir.exists()).await;
 }

@@ -126,8 +126,10 @@ async fn output_waits_in_the_pipe_beyond_the_limit_of_the_spool() {
     place.limits.output_spool_bytes = 100_000;
     let desk = place.start().await;
     drop(desk);
+    let length = || fs::metadata(place.data("out.spool")).unwrap().len();
+    eventually("the spool is full", || length() >= 100_000).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let length = fs::metadata(place.data("out.spool")).unwrap().len();
+    let length = length();
     assert!((100_000..=200_000).contains(&length), "{length}");
     let mut desk = place.reconnect(0).await;
     let mut count = 0;

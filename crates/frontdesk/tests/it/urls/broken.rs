@@ -275,7 +275,7 @@ fn an_opening_that_is_answered_late_is_no_longer_owed() {
         Some("session/close") => vec![answer(asked, &json!({}))],
         Some("session/load" | "session/resume") => {
             let first = loads.fetch_add(1, Ordering::Relaxed) == 0;
-            let late = first.then_some(Act::Wait(Duration::from_millis(1_500)));
+            let late = first.then_some(Act::Wait(Duration::from_millis(5_000)));
             late.into_iter().chain([answer(asked, &json!({}))]).collect()
         }
         _ => Vec::new(),

@@ -173,14 +173,15 @@ fn a_question_that_nobody_waits_for_any_more_is_not_asked() {
     let puppet = Puppet::start(|asked| match asked["method"].as_str() {
         Some("session/status") => {
             let word = answer(asked, &json!({ "status": "saved" }));
-            vec![Act::Wait(Duration::from_millis(2_000)), word]
+            vec![Act::Wait(Duration::from_millis(6_000)), word]
         }
         Some("session/list") => vec![answer(asked, &json!({ "sessions": [] }))],
         _ => Vec::new(),
     });
     let agent = AgentSpec::behind("far", &[&puppet.url]);
     let desk = quick(Desk::builder().agent(agent));
-    let desk = desk.limit("probe_requests", 1).limit("probe_ms", 500).open();
+    let desk = desk.limit("probe_requests", 1).limit("probe_ms", 500);
+    let desk = desk.limit("list_wait_ms", 30_000).open();
     wait_up(&desk, 1);
     let mut client = client(&desk);
     client.ok("session/list", json!({}));

@@ -62,9 +62,47 @@ pub(super) fn exit_and_resume_race(run: &mut Run, about: &Value) -> Result<(), S
 
 /// Whether an agent was asked to open a session since.
 fn opened(run: &mut Run, since: u64) -> Result<bool, String> {
+    Ok(openings(run, since)? > 0)
+}
+
+/// How often processes of the agent were asked to open a session since.
+fn openings(run: &mut Run, since: u64) -> Result<usize, String> {
     let (_, frames) = run.frames("a1", since)?;
     let opens = |method| matches!(method, Some("session/resume" | "session/load"));
-    Ok(frames.iter().any(|frame| opens(frame.method())))
+    Ok(frames.iter().filter(|frame| opens(frame.method())).count())
+}
+
+/// Two clients call a cold session in the same moment, again and again: one opening, and both are in.
+pub(super) fn resume_race(run: &mut Run, about: &Value) -> Result<(), String> {
+    let session = text(about, "session")?;
+    let place = json!({ "sessionId": session, "cwd": "${WS}/alpha", "mcpServers": [] });
+    let force = json!({ "sessionId": session, "_meta": { "frontdesk": { "force": true } } });
+    for round in 0..rounds(about)? {
+        let closed = run.call("cA", "session/close", &force, PATIENCE)?;
+        if closed.get("result").is_none() {
+            return Err(format!("round {round}: the close was answered with {}", cut(&closed)));
+        }
+        let before = run.world.lock().order;
+        let id = json!(10_000 + round);
+        request(run, "cA", &id, "session/resume", &place)?;
+        thread::sleep(Duration::from_micros(100 * (round as u64 % 31)));
+        request(run, "cB", &id, "session/resume", &place)?;
+        for client in ["cA", "cB"] {
+            let answer = answered(run, client, &id, PATIENCE)?;
+            if answer.get("result").is_none() {
+                return Err(format!("round {round}: {client} was told {}", cut(&answer)));
+            }
+        }
+        let count = openings(run, before)?;
+        if count != 1 {
+            return Err(format!("round {round}: {count} openings"));
+        }
+        let told = run.call("cB", "session/prompt", &prompt(session, "turn 9"), PATIENCE)?;
+        if told["result"]["stopReason"] != "end_turn" {
+            return Err(format!("round {round}: the prompt was answered with {}", cut(&told)));
+        }
+    }
+    Ok(())
 }
 
 /// Many clients with equal ids, one process, answers in reverse order.

@@ -29,6 +29,7 @@ pub(super) fn find(name: &str) -> Result<Special, String> {
         "future_stamp" => index::future_stamp,
         "order_of_stamps" => index::order_of_stamps,
         "exit_and_resume_race" => crowd::exit_and_resume_race,
+        "resume_race" => crowd::resume_race,
         "fifty_clients" => crowd::fifty_clients,
         "big_frames" => large::big_frames,
         "frame_too_long" => large::frame_too_long,
