@@ -10,6 +10,13 @@ use crate::errors::{Code, WireError};
 use crate::ids::{ConnId, Seq};
 use crate::lease::Phase;
 
+impl Attachment {
+    /// Whether it is served from the journal now.
+    pub(super) fn is_reading(&self) -> bool {
+        !self.live && !self.waiting
+    }
+}
+
 /// A client that takes no more part once it has read the records up to `upto`.
 #[derive(Debug)]
 pub(super) struct Leaving {

@@ -83,13 +83,6 @@ struct Attachment {
     again: Option<Box<Attach>>,
 }
 
-impl Attachment {
-    /// Whether it is served from the journal now.
-    fn is_reading(&self) -> bool {
-        !self.live && !self.waiting
-    }
-}
-
 /// The machine of one session.
 #[derive(Debug)]
 pub struct Session {
