@@ -95,6 +95,7 @@ pub struct Session {
     unloading: CloseWhy,
     /// In boxes: a map has room for eleven as soon as it has one.
     clients: BTreeMap<ConnId, Box<Attachment>>,
+    /// Those that take no more part and still read what was said before.
     leaving: BTreeMap<ConnId, attach::Leaving>,
     turn: Option<Turn>,
     queue: VecDeque<Queued>,

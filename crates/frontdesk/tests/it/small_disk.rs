@@ -9,9 +9,12 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Name of the file that fills the disk.
 const FILLER: &str = "filler";
+/// How long files of ended processes may stay open.
+const CLOSED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A mounted file system; gone when this is dropped.
 #[derive(Debug)]
@@ -89,17 +92,26 @@ impl SmallDisk {
         fs::remove_file(self.at.join(FILLER)).unwrap();
     }
 
-    /// Lets nothing be written; nothing may be open for writing.
+    /// Lets nothing be written; nothing may be open for writing. Files of a process that has just
+    /// ended may be for a moment: the kernel closes them behind its end.
     pub(crate) fn set_read_only(&mut self, read_only: bool) {
         let way = if read_only { "ro" } else { "rw" };
+        let from = Instant::now();
+        while let Err(error) = self.remount(way) {
+            assert!(from.elapsed() < CLOSED_WITHIN, "{error}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn remount(&mut self, way: &str) -> Result<(), String> {
         match &mut self.helper {
             Some(helper) => {
                 let inside = inside(&self.at);
-                helper.run(&format!("mount -o remount,{way} '{}'", inside.display())).unwrap();
+                helper.run(&format!("mount -o remount,{way} '{}'", inside.display()))
             }
             None => {
                 let at = self.at.display().to_string();
-                mount(&["-o", &format!("remount,{way}"), &at]).unwrap();
+                mount(&["-o", &format!("remount,{way}"), &at])
             }
         }
     }
