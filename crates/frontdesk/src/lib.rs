@@ -16,5 +16,4 @@ pub mod paths;
 pub mod serve;
 pub mod session;
 pub mod shim;
-pub mod socket;
 pub mod workspace;

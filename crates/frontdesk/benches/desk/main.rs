@@ -140,6 +140,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let done = match words.first().map(String::as_str) {
         Some(bare::ECHO) => bare::echo(&words[1..]),
+        Some(bare::ECHO_OF_RUNTIME) => bare::echo_of_runtime(&words[1..]),
         Some(bare::COPY) => bare::copy(),
         _ => read(&words).and_then(|args| run(&args)),
     };

@@ -87,30 +87,40 @@ pub(crate) fn compare(
         "failed to probe: {}",
         String::from_utf8_lossy(answer)
     );
-    let socket = place.path(&format!("echo-{}", Uuid::new_v4().simple()));
-    let (_echo, mut echo) = bare::start_echo(&socket, answer.len() + 1)?;
+    let bytes = answer.len() + 1;
+    let start = |kind| {
+        let socket = place.path(&format!("echo-{}", Uuid::new_v4().simple()));
+        bare::start_echo(kind, &socket, bytes)
+    };
+    let (_echo, mut echo) = start(bare::ECHO)?;
+    let (_like, mut like) = start(bare::ECHO_OF_RUNTIME)?;
     let many: Vec<u8> =
         (1..=DEPTH as u64).flat_map(|id| request(id, "session/status", &params)).collect();
-    let (mut ones, mut bare_ones, mut rates, mut bare_rates) = (vec![], vec![], vec![], vec![]);
+    let (mut ones, mut bare_ones, mut like_ones) = (vec![], vec![], vec![]);
+    let (mut rates, mut bare_rates) = (vec![], vec![]);
     for round in 0..=scale.rounds {
         let took = [
             one_by_one(wire, &line, scale.probes / 4)?,
             one_by_one(&mut echo, &line, scale.probes / 4)?,
+            one_by_one(&mut like, &line, scale.probes / 4)?,
             in_batches(wire, &many, scale.probes)?,
             in_batches(&mut echo, &many, scale.probes)?,
         ];
         if round > 0 {
-            let lists = [&mut ones, &mut bare_ones, &mut rates, &mut bare_rates];
+            let lists = [&mut ones, &mut bare_ones, &mut like_ones, &mut rates, &mut bare_rates];
             lists.into_iter().zip(took).for_each(|(list, took)| list.push(took));
         }
     }
     let name = probe.name;
-    let mut row = Row::new("status", format!("{name}, one at a time"), "µs", Spread::of(ones))
-        .beside(Spread::of(bare_ones));
-    if let Some(times) = probe.times {
-        row = row.target_ratio(times);
+    for (beside, bare) in [("", bare_ones), (", beside an echo on a runtime", like_ones)] {
+        let what = format!("{name}, one at a time{beside}");
+        let mut row =
+            Row::new("status", what, "µs", Spread::of(ones.clone())).beside(Spread::of(bare));
+        if let Some(times) = probe.times {
+            row = row.target_ratio(times);
+        }
+        report.add(row);
     }
-    report.add(row);
     let mut row = Row::new("status", format!("{name}, {DEPTH} at once"), "/s", Spread::of(rates))
         .beside(Spread::of(bare_rates));
     if let Some(rate) = probe.rate {

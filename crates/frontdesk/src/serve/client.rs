@@ -15,12 +15,12 @@ use frontdesk_core::status::Words;
 use serde_json::json;
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::conn::{Conn, Hello};
 use crate::dispatch;
 use crate::msp::{Face, Peer};
 use crate::node::Node;
-use crate::socket::{Reader, Writer, split};
 
 /// Bytes read at once; one such buffer serves all connections of a thread.
 const READ_BYTES: usize = 64 << 10;
@@ -42,10 +42,7 @@ pub(super) async fn serve(node: Arc<Node>, msp: Arc<Face>, stream: UnixStream) {
         tracing::warn!("refused a connection of another user");
         return;
     }
-    let (reader, writer) = match split(stream) {
-        Ok(halves) => halves,
-        Err(error) => return tracing::warn!(%error, "failed to watch a connection"),
-    };
+    let (reader, writer) = stream.into_split();
     let mut input = Input { reader, lines: Lines::new(HELLO_BYTES_MAX, 0), ready: Vec::new() };
     let limit = Duration::from_millis(node.limits.handshake_ms);
     let hello = match tokio::time::timeout(limit, input.next()).await {
@@ -126,7 +123,7 @@ fn greet(node: &Node, hello: Hello) -> Result<Arc<Conn>, String> {
     Ok(Arc::new(Conn::new(node.next_conn(), key.into(), hello, words, node.limits.outbox_bytes)))
 }
 
-async fn refuse(mut writer: Writer, error: &WireError) {
+async fn refuse(mut writer: OwnedWriteHalf, error: &WireError) {
     use tokio::io::AsyncWriteExt as _;
     let mut line = Frame::failure("null", &error.to_json()).to_vec();
     line.push(b'\n');
@@ -208,7 +205,7 @@ async fn finish(node: &Node, conn: &Conn) {
 
 /// The reading side of a connection.
 struct Input {
-    reader: Reader,
+    reader: OwnedReadHalf,
     lines: Lines,
     /// Lines that have been read and not taken, last first.
     ready: Vec<Framed>,

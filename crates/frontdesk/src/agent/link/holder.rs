@@ -19,7 +19,6 @@ use super::receiver::HolderReceiver;
 use super::{ANSWER_MS, Link, LinkError};
 use crate::hold::record::SOCKET_FILE;
 use crate::hold::{HolderSpec, Order, Report};
-use crate::socket::split;
 
 /// Longest report of a starting holder, in bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
@@ -157,7 +156,7 @@ async fn connect(
     let stream = UnixStream::connect(&path)
         .await
         .map_err(|source| LinkError::Connect { path: path.clone(), source })?;
-    let (reader, writer) = split(stream).map_err(|source| LinkError::Connect { path, source })?;
+    let (reader, writer) = stream.into_split();
     // A spool that is full of handled output would never be read on.
     let ack_step = UNACKED_BYTES_MAX.min(limits.output_spool_bytes / 2);
     let shared = Arc::new(Shared::new(writer, ack_step));

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use frontdesk_core::hold::{PIECE_BYTES_MAX, ToHolder, input_header, input_piece_header};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{LinkError, Room};
-use crate::socket::Writer;
 
 /// Frames queued for one holder, in bytes. A longer frame is sent when it has the queue for itself.
 const QUEUE_BYTES_MAX: u32 = 1 << 20;
@@ -24,7 +24,7 @@ pub(super) const UNACKED_BYTES_MAX: u64 = 64 << 10;
 /// What both ends of a link share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    stream: Writer,
+    stream: OwnedWriteHalf,
     outbox: Mutex<Outbox>,
     /// One permit a byte of room in the queue.
     room: Semaphore,
@@ -68,7 +68,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(stream: Writer, ack_step: u64) -> Self {
+    pub(super) fn new(stream: OwnedWriteHalf, ack_step: u64) -> Self {
         Self {
             stream,
             outbox: Mutex::new(Outbox { ack_step, ..Outbox::default() }),

@@ -12,11 +12,11 @@ use std::time::Duration;
 use frontdesk_core::hold::{DaemonDecoder, Exit, Hello, PIECE_BYTES_MAX, ToDaemon};
 use frontdesk_core::lines::{Framed, Lines};
 use tokio::io::{AsyncRead as _, ReadBuf};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::time::{Instant, timeout};
 
 use super::outbox::{ClaimAnswer, Shared};
 use super::{LinkError, LinkEvent};
-use crate::socket::Reader;
 
 /// How long the end of the output waits for the word of how the process ended, while the process is
 /// there: it may be on its way out, or have closed no more than its output.
@@ -35,7 +35,7 @@ thread_local! {
 /// The way from an agent, through its holder.
 #[derive(Debug)]
 pub(super) struct HolderReceiver {
-    stream: Reader,
+    stream: OwnedReadHalf,
     shared: Arc<Shared>,
     decoder: DaemonDecoder,
     lines: Lines,
@@ -57,7 +57,7 @@ enum Read {
 
 impl HolderReceiver {
     pub(super) fn new(
-        stream: Reader,
+        stream: OwnedReadHalf,
         shared: Arc<Shared>,
         from_offset: u64,
         frame_bytes: u64,

@@ -8,7 +8,6 @@ use tokio::net::UnixStream;
 
 use super::outbox::UNACKED_BYTES_MAX;
 use super::*;
-use crate::socket::split;
 
 struct Holder {
     stream: UnixStream,
@@ -31,7 +30,7 @@ fn hello() -> Hello {
 
 async fn link() -> (Link, Holder) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let (reader, writer) = split(ours).unwrap();
+    let (reader, writer) = ours.into_split();
     let shared = Arc::new(Shared::new(writer, UNACKED_BYTES_MAX));
     let mut receiver = HolderReceiver::new(reader, Arc::clone(&shared), 0, 1000);
     let mut holder = Holder { stream: theirs, decoder: HolderDecoder::default() };
