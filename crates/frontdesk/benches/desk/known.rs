@@ -57,15 +57,15 @@ pub(crate) fn known(scale: &Scale, report: &mut Report) -> Result<()> {
     let mut other = desk.connect()?;
     let session = stage::open(&place, &mut other)?;
     let loaded = Probe::new("loaded, of very many", &session, r#""active""#).within(1.2, 100_000.0);
-    compare(scale, report, &place, &mut wire, &loaded)?;
+    compare(scale, report, &place, &desk, &mut wire, &loaded)?;
     other.call("session/close", &json!({ "sessionId": session }).to_string())?;
     desk.wait_for_no_instance()?;
     let cold = keys.get(keys.len() / 2).context("no session")?.to_string();
     let cold = Probe::new("cold, of very many", &cold, r#""inactive""#).within(2.0, 30_000.0);
-    compare(scale, report, &place, &mut wire, &cold)?;
+    compare(scale, report, &place, &desk, &mut wire, &cold)?;
     let unknown = Uuid::new_v4().to_string();
     let unknown = Probe::new("unknown, of very many", &unknown, "-32002").within(2.0, 30_000.0);
-    compare(scale, report, &place, &mut wire, &unknown)?;
+    compare(scale, report, &place, &desk, &mut wire, &unknown)?;
     weigh(scale, report, &desk)?;
     drop((wire, desk));
     reindex(scale, report)

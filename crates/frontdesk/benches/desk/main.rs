@@ -19,6 +19,7 @@ mod holder;
 mod journal;
 mod known;
 mod memory;
+mod one_core;
 mod probes;
 mod report;
 mod stage;

@@ -11,8 +11,9 @@ use uuid::Uuid;
 use crate::Scale;
 use crate::bare;
 use crate::gauge::{Spread, micros_at, number};
+use crate::one_core::OneCore;
 use crate::report::{Report, Row};
-use crate::stage::{self, Place};
+use crate::stage::{self, Desk, Place};
 use crate::start;
 use crate::wire::{Wire, request};
 
@@ -47,16 +48,16 @@ pub(crate) fn probes(scale: &Scale, report: &mut Report) -> Result<()> {
     // Until the index is compared with the journals no id can be called unknown.
     crate::known::complete(&mut wire)?;
     let asked = Probe::new("unknown, one agent is asked", &unknown, "-32002");
-    compare(scale, report, &place, &mut wire, &asked)?;
+    compare(scale, report, &place, &desk, &mut wire, &asked)?;
     let loaded = Probe::new("loaded", &session, r#""active""#).within(1.2, 100_000.0);
-    compare(scale, report, &place, &mut wire, &loaded)?;
+    compare(scale, report, &place, &desk, &mut wire, &loaded)?;
     // From here on there is no agent to ask, and what they have is known.
     other.call("session/close", &json!({ "sessionId": session }).to_string())?;
     desk.wait_for_no_instance()?;
     let cold = Probe::new("cold", &cold, r#""inactive""#).within(2.0, 30_000.0);
-    compare(scale, report, &place, &mut wire, &cold)?;
+    compare(scale, report, &place, &desk, &mut wire, &cold)?;
     let alone = Probe::new("unknown, no agent to ask", &unknown, "-32002").within(2.0, 30_000.0);
-    compare(scale, report, &place, &mut wire, &alone)?;
+    compare(scale, report, &place, &desk, &mut wire, &alone)?;
     pages(scale, report, &mut wire)
 }
 
@@ -75,6 +76,7 @@ pub(crate) fn compare(
     scale: &Scale,
     report: &mut Report,
     place: &Place,
+    desk: &Desk,
     wire: &mut Wire,
     probe: &Probe<'_>,
 ) -> Result<()> {
@@ -92,42 +94,56 @@ pub(crate) fn compare(
         let socket = place.path(&format!("echo-{}", Uuid::new_v4().simple()));
         bare::start_echo(kind, &socket, bytes)
     };
-    let (_echo, mut echo) = start(bare::ECHO)?;
-    let (_like, mut like) = start(bare::ECHO_OF_RUNTIME)?;
+    let (blocking, mut echo) = start(bare::ECHO)?;
+    let (on_runtime, mut like) = start(bare::ECHO_OF_RUNTIME)?;
+    let all = [desk.pid(), blocking.pid(), on_runtime.pid()];
     let many: Vec<u8> =
         (1..=DEPTH as u64).flat_map(|id| request(id, "session/status", &params)).collect();
-    let (mut ones, mut bare_ones, mut like_ones) = (vec![], vec![], vec![]);
-    let (mut rates, mut bare_rates) = (vec![], vec![]);
+    let mut took: [Vec<f64>; 7] = Default::default();
     for round in 0..=scale.rounds {
-        let took = [
+        let spread = [
+            one_by_one(wire, &line, scale.probes / 4)?,
+            one_by_one(&mut echo, &line, scale.probes / 4)?,
+        ];
+        let one_core = OneCore::of(&all)?;
+        let near = [
             one_by_one(wire, &line, scale.probes / 4)?,
             one_by_one(&mut echo, &line, scale.probes / 4)?,
             one_by_one(&mut like, &line, scale.probes / 4)?,
-            in_batches(wire, &many, scale.probes)?,
-            in_batches(&mut echo, &many, scale.probes)?,
         ];
+        drop(one_core);
+        let rates =
+            [in_batches(wire, &many, scale.probes)?, in_batches(&mut echo, &many, scale.probes)?];
         if round > 0 {
-            let lists = [&mut ones, &mut bare_ones, &mut like_ones, &mut rates, &mut bare_rates];
-            lists.into_iter().zip(took).for_each(|(list, took)| list.push(took));
+            let all = spread.into_iter().chain(near).chain(rates);
+            took.iter_mut().zip(all).for_each(|(list, took)| list.push(took));
         }
     }
-    let name = probe.name;
-    for (beside, bare) in [("", bare_ones), (", beside an echo on a runtime", like_ones)] {
-        let what = format!("{name}, one at a time{beside}");
-        let mut row =
-            Row::new("status", what, "µs", Spread::of(ones.clone())).beside(Spread::of(bare));
-        if let Some(times) = probe.times {
-            row = row.target_ratio(times);
-        }
-        report.add(row);
-    }
-    let mut row = Row::new("status", format!("{name}, {DEPTH} at once"), "/s", Spread::of(rates))
-        .beside(Spread::of(bare_rates));
-    if let Some(rate) = probe.rate {
-        row = row.target_at_least(rate);
-    }
-    report.add(row);
+    add_rows(report, probe, took.map(Spread::of));
     Ok(())
+}
+
+/// The rows of one kind of probe, of what [`compare`] measured: one at a time and its echo; on one core,
+/// its echo and that of a runtime; many at once and their echo.
+fn add_rows(report: &mut Report, probe: &Probe<'_>, took: [Spread; 7]) {
+    let [one, bare_one, near, bare_near, like_near, rate, bare_rate] = took;
+    for (how, it, bare) in [
+        ("one at a time", one, bare_one),
+        ("one at a time, on one core", near, bare_near),
+        ("… beside an echo on a runtime", near, like_near),
+    ] {
+        let row = Row::new("status", format!("{}, {how}", probe.name), "µs", it).beside(bare);
+        report.add(match probe.times {
+            Some(times) => row.target_ratio(times),
+            None => row,
+        });
+    }
+    let row = Row::new("status", format!("{}, {DEPTH} at once", probe.name), "/s", rate);
+    let row = row.beside(bare_rate);
+    report.add(match probe.rate {
+        Some(rate) => row.target_at_least(rate),
+        None => row,
+    });
 }
 
 /// The median time of one probe, in microseconds.
