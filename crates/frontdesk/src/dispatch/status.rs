@@ -12,7 +12,7 @@ use frontdesk_core::status::{Facts, answer};
 use super::session_id;
 use crate::conn::Conn;
 use crate::node::Node;
-use crate::node::directory::Row;
+use crate::node::directory::{Probed, Row};
 use crate::node::probes::{Asked, said};
 use crate::node::standing::Standing;
 
@@ -125,12 +125,10 @@ enum Own {
 }
 
 fn own_facts(node: &Node, conn: &Conn, asked: &str) -> Own {
-    // A key means its session on every endpoint: one look-up, not one for the meaning as well.
-    let by_key = asked.parse().ok().and_then(|key| node.directory.get(key));
-    if let Some(row) = by_key {
-        return known(node, row);
-    }
-    let (meaning, deleted) = node.directory.look_up(asked, conn.bound.as_deref());
+    let (meaning, deleted) = match node.directory.probe(asked, conn.bound.as_deref()) {
+        Probed::Row(row) => return known(node, row),
+        Probed::Means(meaning) => meaning,
+    };
     let facts = match meaning {
         Meaning::One(key) => {
             return node.directory.get(key).map_or(Own::Unknown, |row| known(node, row));

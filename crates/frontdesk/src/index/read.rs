@@ -1,6 +1,7 @@
 //! Rows of the index as they are read.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use frontdesk_core::ids::Key;
 use rusqlite::{Connection, Row, ToSql, params_from_iter};
@@ -74,8 +75,10 @@ pub(super) fn get(
     sessions: &Path,
     key: Key,
 ) -> Result<Option<Entry>, IndexError> {
-    let mut statement =
-        conn.prepare_cached(&format!("SELECT {COLUMNS} FROM session WHERE key = ?"))?;
+    // Every probe asks this: its text is not put together each time.
+    static GET: LazyLock<String> =
+        LazyLock::new(|| format!("SELECT {COLUMNS} FROM session WHERE key = ?"));
+    let mut statement = conn.prepare_cached(&GET)?;
     let mut rows = statement.query([key_bytes(key)])?;
     rows.next()?.map(|row| entry(row, sessions)).transpose()
 }

@@ -85,6 +85,15 @@ pub enum Found {
     Deleted,
 }
 
+/// What a probe's id is.
+#[derive(Clone, Debug)]
+pub enum Probed {
+    /// The key of this session.
+    Row(Arc<Row>),
+    /// What [`Directory::look_up`] says of it.
+    Means((Meaning, bool)),
+}
+
 impl Directory {
     /// A directory over an index.
     #[must_use]
@@ -195,6 +204,31 @@ impl Directory {
             Some(Standing::Deleted) => true,
             None => false,
         };
+        self.look_up_native(id, bound, entombed)
+    }
+
+    /// The same for a probe, which most often asks about a key: its row at once, and one look at the
+    /// index for a key that nothing has.
+    #[must_use]
+    pub fn probe(&self, id: &str, bound: Option<&str>) -> Probed {
+        let Ok(key) = id.parse::<Key>() else {
+            return Probed::Means(self.look_up_native(id, bound, false));
+        };
+        let (hot, is_gone) = {
+            let tables = read(&self.tables);
+            (tables.rows.get(&key).map(|hot| hot.row.clone()), tables.gone.contains_key(&key))
+        };
+        let cold = || Some(Arc::new(Row::of(self.index.get(key)?, self.since)));
+        match hot.or_else(|| if is_gone { None } else { cold() }) {
+            Some(row) if !row.view.deleted && row.view.same_as.is_none() => Probed::Row(row),
+            None if !is_gone => Probed::Means(self.look_up_native(id, bound, false)),
+            // A deleted one, or one that turned out to be another.
+            _ => Probed::Means(self.look_up(id, bound)),
+        }
+    }
+
+    /// What an id means that is no key; `entombed` where it is that of a deleted session.
+    fn look_up_native(&self, id: &str, bound: Option<&str>, entombed: bool) -> (Meaning, bool) {
         let known = own_first(self.natives(id), id);
         let candidates: Vec<Candidate<'_>> = known
             .iter()

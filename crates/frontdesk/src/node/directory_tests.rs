@@ -168,6 +168,37 @@ fn a_deleted_session_is_known_as_one_and_never_comes_back() {
 }
 
 #[test]
+fn a_probe_and_a_look_up_say_the_same_of_every_id() {
+    let mut home = Home::new();
+    for number in 1..=3 {
+        home.insert(number, "a", 100);
+    }
+    let mut same = row(home.directory.index.sessions(), 4, "a", 100);
+    Arc::make_mut(&mut same.view).same_as = Some(key(1).to_string());
+    home.directory.insert(same);
+    home.directory.entomb(key(2));
+    home.directory.forget(key(3));
+    let check = |directory: &Directory| {
+        let row = directory.probe(&key(1).to_string(), None);
+        assert!(matches!(row, Probed::Row(row) if row.key == key(1)));
+        let means = |id: &str| match directory.probe(id, None) {
+            Probed::Means(means) => means,
+            Probed::Row(row) => panic!("{id}: {row:?}"),
+        };
+        assert_eq!(means(&key(4).to_string()), (Meaning::One(key(1)), false), "it is the first");
+        for id in [2, 3, 4, 5].map(|number| key(number).to_string()) {
+            assert_eq!(means(&id), directory.look_up(&id, None), "{id}");
+        }
+        for id in ["n1", "n2", "n3", "n4", "n5"] {
+            assert_eq!(means(id), directory.look_up(id, None), "{id}");
+        }
+    };
+    check(&home.directory);
+    home.flush();
+    check(&home.directory);
+}
+
+#[test]
 fn an_id_of_several_is_told_apart_wherever_they_are() {
     let mut home = Home::new();
     for (number, agent) in [(1, "a"), (2, "b")] {
