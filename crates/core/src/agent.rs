@@ -2,7 +2,7 @@
 //! mean.
 //!
 //! Owns the table of known agents ([`known`], [`table`]), the named quirks ([`quirks`]), the verdict on a
-//! failed open ([`open`]), modes that skip questions ([`modes`]), and both sides of `initialize` ([`abilities`], [`initialize`]). The
+//! failed open ([`open`]), what lists tell of a session ([`listed`]), modes that skip questions ([`modes`]), and both sides of `initialize` ([`abilities`], [`initialize`]). The
 //! configuration attaches a [`Known`] to each of its agents; sessions and the directory read the
 //! quirks. Nothing here waits or looks anything up. `docs/tolerance.md` lists what real agents do
 //! and which room takes care of it.
@@ -11,6 +11,7 @@ pub mod abilities;
 pub mod aliases;
 pub mod initialize;
 pub mod known;
+pub mod listed;
 pub mod modes;
 pub mod open;
 pub mod quirks;

@@ -1,6 +1,7 @@
 //! Interactions: questions from the agent to people. The first valid answer wins, the rest are
 //! withdrawn; an error, a disconnect or a word nobody knows is not an answer; with nobody attached
-//! who can show it the question waits and is asked again on attach. What the session's policy answers is not asked.
+//! who can show it the question waits and is asked again on attach. What the session's policy answers
+//! is not asked.
 //! Source: ACP v1 "Requesting permission".
 
 use std::collections::BTreeSet;

@@ -8,8 +8,7 @@ use frontdesk_core::errors::{Code, WireError};
 use frontdesk_core::ids::Seq;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::sessions::{reindex, sessions};
 use super::{params, resolve, session_id};
@@ -17,7 +16,6 @@ use crate::conn::Conn;
 use crate::log::{LogError, Reader};
 use crate::node::Node;
 use crate::node::directory::Row;
-use crate::session::{LaneHandle, LaneMsg};
 
 /// Records in one answer of `_frontdesk/log`, at most.
 const LOG_RECORDS_MAX: u64 = 1000;
@@ -140,17 +138,8 @@ pub(super) async fn described(
     until: Instant,
 ) -> Option<serde_json::Map<String, Value>> {
     let lane = node.running_lane(row.key).filter(|_| !node.log.is_stuck(row.key))?;
-    heard(&lane, until).await
-}
-
-async fn heard(lane: &LaneHandle, until: Instant) -> Option<serde_json::Map<String, Value>> {
-    let (tx, rx) = oneshot::channel();
-    let word = async {
-        lane.send(LaneMsg::Describe(tx)).await;
-        rx.await
-    };
-    match timeout_at(until, word).await {
-        Ok(Ok(Value::Object(live))) => Some(live),
+    match lane.describe(until).await {
+        Ok(Some(Value::Object(live))) => Some(live),
         _ => None,
     }
 }
@@ -356,26 +345,4 @@ async fn check(node: &Arc<Node>, conn: &Arc<Conn>, params: &Value) -> Result<Val
         }
     }
     Ok(report)
-}
-
-#[cfg(test)]
-mod tests {
-    use frontdesk_core::ids::Key;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lane_that_gives_no_word_is_not_waited_for() {
-        let (lane, mailbox) = LaneHandle::new(Key::new(uuid::Uuid::from_u128(1)), 1);
-        let began = Instant::now();
-        let limit = Duration::from_secs(2);
-        // With room in its mailbox, and without.
-        assert_eq!(heard(&lane, began + limit).await, None);
-        assert_eq!(began.elapsed(), limit);
-        assert_eq!(heard(&lane, began + 2 * limit).await, None);
-        assert_eq!(began.elapsed(), 2 * limit);
-        drop(mailbox);
-        assert_eq!(heard(&lane, began + 3 * limit).await, None, "it has ended");
-        assert_eq!(began.elapsed(), 2 * limit);
-    }
 }

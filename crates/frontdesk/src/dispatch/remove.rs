@@ -109,9 +109,7 @@ async fn unload(node: &Arc<Node>, row: &Row) -> Result<(), WireError> {
     let until = tokio::time::Instant::now() + node.unload_limit();
     loop {
         // The answer comes through the lane, so that it is behind the unload.
-        let (tx, rx) = oneshot::channel();
-        lane.send(LaneMsg::Describe(tx)).await;
-        let _ = rx.await;
+        let _ = lane.describe(until).await;
         let loaded =
             node.directory.get(row.key).is_some_and(|row| row.is_loaded() && !row.is_suspect());
         if !loaded {

@@ -232,18 +232,18 @@ async fn settle(node: &Node, lane: &LaneHandle, until: Instant) -> Result<(), Wi
 
 /// What a lane says of itself; nothing if it has ended.
 async fn described(lane: &LaneHandle, until: Instant) -> Result<Value, WireError> {
-    let (tx, rx) = oneshot::channel();
-    let described = in_time(until, async {
-        lane.send(LaneMsg::Describe(tx)).await;
-        rx.await.unwrap_or_default()
-    });
-    described.await
+    let live = lane.describe(until).await.map_err(|_| no_answer())?;
+    Ok(live.unwrap_or_default())
 }
 
 /// A lane that cannot write answers nobody, and whoever takes is not to wait for ever.
 async fn in_time<T>(until: Instant, answer: impl Future<Output = T>) -> Result<T, WireError> {
+    timeout_at(until, answer).await.map_err(|_| no_answer())
+}
+
+fn no_answer() -> WireError {
     let text = "the session does not answer, its journal may not be written; ask `_frontdesk/who` what became of it";
-    timeout_at(until, answer).await.map_err(|_| WireError::new(Code::AgentTimeout, text))
+    WireError::new(Code::AgentTimeout, text)
 }
 
 /// Loads a session here that another home has let go. Its owner.
@@ -269,27 +269,4 @@ async fn load(node: &Arc<Node>, row: &Row) -> Result<Value, WireError> {
     let row = node.directory.get(row.key).filter(|row| row.is_live());
     let owner = row.and_then(|row| row.live.as_ref()?.owner.clone());
     owner.map(|owner| json!(*owner)).ok_or_else(|| failed("its agent did not open it here"))
-}
-
-#[cfg(test)]
-mod tests {
-    use frontdesk_core::ids::Key;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_lane_that_answers_nobody_is_given_up_in_time() {
-        let (lane, mailbox) = LaneHandle::new(Key::new(uuid::Uuid::from_u128(1)), 1);
-        // With room in its mailbox, and without.
-        for _ in 0..2 {
-            let error = described(&lane, Instant::now()).await.expect_err("nobody reads it");
-            assert_eq!(error.code, Code::AgentTimeout);
-        }
-        drop(mailbox);
-        assert_eq!(described(&lane, outcome()).await, Ok(Value::Null), "it has ended");
-    }
-
-    fn outcome() -> Instant {
-        Instant::now() + Duration::from_secs(600)
-    }
 }

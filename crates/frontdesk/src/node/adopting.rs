@@ -6,19 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use frontdesk_core::agent::aliases::{Filed, filed};
-use frontdesk_core::fold::{Origin, View};
-use frontdesk_core::ids::{Key, uuid_v7_millis};
+use frontdesk_core::agent::listed::{adopted, news};
+use frontdesk_core::fold::View;
+use frontdesk_core::ids::Key;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
-use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
+use jiff::Timestamp;
+use serde_json::Value;
 
 use super::Node;
 use super::aliases::Known;
 use super::directory::Row;
 use crate::log::LogError;
-
-/// An agent's list may be as much behind what the agent told us and still be of the same moment.
-const LISTED_LATE: SignedDuration = SignedDuration::from_secs(2);
 
 impl Node {
     /// Takes rows of an agent's list in. Blocking.
@@ -78,24 +76,8 @@ impl Node {
     }
 
     fn adopt(&self, agent: &str, filed: &Filed<'_>, row: &Value) -> Result<(), LogError> {
-        let native = filed.id;
         let now = Timestamp::now();
-        let text = |name: &str| row.get(name).and_then(Value::as_str);
-        let (created, from) = began(native, text("updatedAt"), now);
-        let mut data = json!({
-            "agent": agent,
-            "nativeId": native,
-            "cwd": text("cwd").unwrap_or_default(),
-            "additionalDirectories": row.get("additionalDirectories").filter(|dirs| dirs.is_array()).cloned().unwrap_or_else(|| json!([])),
-            "title": text("title"),
-            "updatedAt": text("updatedAt"),
-            "createdAt": created,
-            "createdAtFrom": from,
-            "unproven": row.get("_unproven").is_some(),
-        });
-        if !filed.aliases.is_empty() {
-            data["aliases"] = json!(filed.aliases);
-        }
+        let data = adopted(agent, filed, row, now);
         let key = self.take_in(now, &data)?;
         self.feed.publish(key, self.directory.get(key), false);
         Ok(())
@@ -123,37 +105,7 @@ impl Node {
         row: &Value,
         filed: &Filed<'_>,
     ) -> Result<bool, LogError> {
-        let text = |name: &str| row.get(name).and_then(Value::as_str);
-        let listed: Option<Timestamp> = text("updatedAt").and_then(|at| at.parse().ok());
-        // A list that is behind what we have seen does not know the title of now.
-        let stale = match (listed, known.view.updated_at) {
-            (Some(listed), Some(ours)) => ours.duration_since(listed) > LISTED_LATE,
-            _ => false,
-        };
-        let title = text("title").filter(|_| !stale);
-        let title = title.filter(|title| known.view.title.as_deref() != Some(*title));
-        let newer = listed > known.view.listed_at;
-        let own = known.view.origin == Origin::Created;
-        let is_news = known.view.updated_at < listed;
-        let has_news = (newer && (is_news || !own)) || title.is_some();
-        let news = has_news.then(|| json!({ "updatedAt": text("updatedAt"), "title": title }));
-        self.note_listed(known, filed, news)
-    }
-}
-
-/// When a session that an agent told of began, and by whose word: the instant in its id, else the
-/// earliest one that the agent gave, else now.
-pub(super) fn began(
-    native: &str,
-    listed: Option<&str>,
-    now: Timestamp,
-) -> (Timestamp, &'static str) {
-    let minted = native.parse::<uuid::Uuid>().ok().and_then(uuid_v7_millis);
-    let minted = minted.and_then(|ms| Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok());
-    match (minted, listed.and_then(|at| at.parse().ok())) {
-        (Some(at), _) => (at, "id"),
-        (None, Some(at)) => (at, "list"),
-        (None, None) => (now, "adoption"),
+        self.note_listed(known, filed, news(&known.view, row))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Subagents as sessions: a child that an agent announces on its parent gets a row and a journal.
 
+use frontdesk_core::agent::listed::{began, directories};
 use frontdesk_core::ids::{Key, SESSION_ID_BYTES_MAX};
 use frontdesk_core::record::Kind;
 use frontdesk_core::session::Input;
@@ -7,7 +8,6 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Node;
-use super::adopting::began;
 use super::directory::{Found, Row};
 use crate::log::{LogError, Reader};
 use crate::session::{LaneHandle, LaneMsg};
@@ -52,7 +52,7 @@ impl Node {
             "agent": told.agent,
             "nativeId": native,
             "cwd": text("cwd").unwrap_or(&told.cwd),
-            "additionalDirectories": told.update.get("additionalDirectories").filter(|dirs| dirs.is_array()).cloned().unwrap_or_else(|| json!([])),
+            "additionalDirectories": directories(&told.update),
             "title": text("title"),
             "createdAt": created,
             "createdAtFrom": from,
@@ -97,20 +97,5 @@ pub fn children_in(path: &std::path::Path) -> Result<Vec<Key>, LogError> {
                 children.push(child);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_child_began_at_the_instant_in_its_id_if_there_is_one() {
-        let now = Timestamp::from_second(1_796_000_000).unwrap();
-        let (at, from) = began("01a22bb6-2da2-7132-b868-40a3a5d1f51f", None, now);
-        assert_eq!((at.as_millisecond(), from), (0x01a2_2bb6_2da2, "id"));
-        assert_eq!(began("child-1", None, now), (now, "adoption"));
-        let listed = Timestamp::UNIX_EPOCH.to_string();
-        assert_eq!(began("c", Some(&listed), now), (Timestamp::UNIX_EPOCH, "list"));
     }
 }

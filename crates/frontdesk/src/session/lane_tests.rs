@@ -25,3 +25,17 @@ trait Mail {
 impl<T> Mail for tokio::sync::mpsc::Receiver<T> {
     type Item = T;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lane_that_gives_no_word_is_waited_for_until_the_time_is_up() {
+    let (lane, mailbox) = LaneHandle::new(Key::new(uuid::Uuid::from_u128(1)), 1);
+    let (began, limit) = (tokio::time::Instant::now(), std::time::Duration::from_secs(2));
+    // With room in its mailbox, and without.
+    for times in 1..=2 {
+        assert!(lane.describe(began + times * limit).await.is_err());
+        assert_eq!(began.elapsed(), times * limit);
+    }
+    drop(mailbox);
+    assert_eq!(lane.describe(began + 3 * limit).await, Ok(None), "it has ended");
+    assert_eq!(began.elapsed(), 2 * limit);
+}

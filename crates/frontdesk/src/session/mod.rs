@@ -28,6 +28,8 @@ use frontdesk_core::ids::{InstanceId, Key};
 use frontdesk_core::session::{By, Decision, Input, NoAnswer, Position};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, timeout_at};
 
 use crate::agent::instance::Instance;
 use crate::conn::Conn;
@@ -175,6 +177,19 @@ impl LaneHandle {
     /// Puts a message into the lane if there is room; what does not fit is dropped.
     pub fn try_send(&self, message: LaneMsg) -> bool {
         self.tx.try_send(Box::new(message)).is_ok()
+    }
+
+    /// What the lane says of itself, behind all that it was sent before; `None` if it has ended.
+    ///
+    /// # Errors
+    /// If it gives no word until then: a lane that cannot write answers nobody.
+    pub async fn describe(&self, until: Instant) -> Result<Option<Value>, Elapsed> {
+        let (tx, rx) = oneshot::channel();
+        let word = async {
+            self.send(LaneMsg::Describe(tx)).await;
+            rx.await.ok()
+        };
+        timeout_at(until, word).await
     }
 
     /// Whether this is the only handle besides `extra` others.
