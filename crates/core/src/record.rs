@@ -9,7 +9,6 @@ use std::fmt;
 use bytes::Bytes;
 use jiff::Timestamp;
 use memchr::memchr2;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -303,16 +302,6 @@ pub fn salvage(line: &Bytes) -> Salvage {
     out
 }
 
-/// Whether a line is the beginning of record `seq`, as [`Record::write_line`] writes it, and no more: a
-/// write that was cut short.
-#[must_use]
-pub fn is_cut_short(line: &[u8], seq: Seq) -> bool {
-    let first = format!(r#"{{"v":{RECORD_VERSION},"seq":{seq},"#);
-    let shared = first.len().min(line.len());
-    first.as_bytes()[..shared] == line[..shared]
-        && serde_json::from_slice::<IgnoredAny>(line).is_err_and(|error| error.is_eof())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -341,22 +330,6 @@ mod tests {
                 assert_eq!(Record::parse(&Bytes::from(line)).unwrap(), record);
             }
         }
-    }
-
-    #[test]
-    fn every_beginning_of_a_line_is_cut_short_and_nothing_else_is() {
-        let record = Record { data: "{\"a\":\"\u{e4}\"}".into(), ..sample(Kind::Update, None) };
-        let mut line = Vec::new();
-        record.write_line(&mut line);
-        line.pop();
-        for cut in 1..line.len() {
-            assert!(is_cut_short(&line[..cut], 7), "cut at {cut}");
-        }
-        assert!(!is_cut_short(&line, 7), "it is whole");
-        let cut = &line[..line.len() - 1];
-        assert!(!is_cut_short(cut, 8), "the number is another one's");
-        assert!(!is_cut_short(&[cut, b"\0"].concat(), 7) && !is_cut_short(b"bad", 7));
-        assert!(!is_cut_short(&cut[1..], 7));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use frontdesk_core::ids::Seq;
 use frontdesk_core::record::{Kind, RECORD_VERSION, Record};
 use serde_json::json;
 
-use super::{LogError, Reader, Snapshot, disk};
+use super::{Damage, LogError, Reader, Snapshot, What, disk};
 
 /// Damaged places named one by one in a text; the rest is counted.
 const NAMED_MAX: usize = 5;
@@ -56,56 +56,8 @@ pub fn check(path: &Path) -> Result<Checked, LogError> {
     })
 }
 
-/// Something in a journal that is not as it was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
-    /// Where the line begins, in bytes from the start of the file.
-    pub offset: u64,
-    /// Length of the line without its line end, in bytes.
-    pub bytes: u64,
-    /// The line's number, counted from 1; `None` when the reader did not start at the first line.
-    pub line: Option<u64>,
-    /// What is wrong.
-    pub what: What,
-}
-
-/// What is wrong with a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
-    /// The beginning of the record that comes next: its write was cut short, and made again behind it.
-    Cut,
-    /// No record, or a record and something else; what is whole was read.
-    Unreadable,
-    /// NUL bytes; what is whole beside them was read.
-    Nul,
-    /// Several records without a line end between them; all were read.
-    Welded,
-    /// Longer than [`LINE_BYTES_MAX`](super::LINE_BYTES_MAX); skipped.
-    TooLong,
-    /// The last line is cut short; not served.
-    Torn,
-    /// A record whose number was served before or is lower than one that was; skipped.
-    Repeated {
-        /// Its number.
-        seq: Seq,
-    },
-    /// A record whose number fits neither what is before nor what is behind; skipped.
-    Misnumbered {
-        /// Its number.
-        seq: Seq,
-    },
-    /// Records are missing before this one, which was served.
-    Gap {
-        /// The last number before the gap.
-        after: Seq,
-        /// The first number behind it.
-        next: Seq,
-    },
-}
-
 impl What {
-    /// Whether something of it is not served; what is only oddly spelled is served whole, and of a write
-    /// that was cut short nothing was told.
+    /// Whether something of it is not served; what is only oddly spelled is served whole.
     #[must_use]
     pub fn loses(self) -> bool {
         match self {
@@ -115,7 +67,7 @@ impl What {
             | Self::Repeated { .. }
             | Self::Misnumbered { .. }
             | Self::Gap { .. } => true,
-            Self::Cut | Self::Nul | Self::Welded => false,
+            Self::Nul | Self::Welded => false,
         }
     }
 
@@ -123,7 +75,6 @@ impl What {
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Self::Cut => "cut",
             Self::Unreadable => "unreadable",
             Self::Nul => "nul",
             Self::Welded => "welded",
@@ -144,9 +95,6 @@ impl std::fmt::Display for Damage {
         }
         let bytes = self.bytes;
         match self.what {
-            What::Cut => {
-                write!(f, "a write that was cut short ({bytes} bytes); its record is behind it")
-            }
             What::Unreadable => {
                 write!(f, "torn or unreadable ({bytes} bytes); what is whole in it is served")
             }
@@ -340,17 +288,6 @@ mod tests {
         ] {
             assert!(text.contains(words), "{words:?} is not in {text}");
         }
-    }
-
-    #[test]
-    fn a_write_that_was_cut_short_loses_nothing() {
-        let whole = lines(1..=3);
-        let content = [&whole[..whole.len() - 9], b"\n", &lines(3..=4)].concat();
-        let (_temp, path) = journal(&content);
-        let checked = check(&path).unwrap();
-        assert_eq!((checked.records, checked.damage_count), (4, 1));
-        assert!(!checked.is_damaged() && in_words(&checked.damage).is_none());
-        assert!(checked.damage[0].to_string().starts_with("line 3: a write that was cut short"));
     }
 
     #[test]

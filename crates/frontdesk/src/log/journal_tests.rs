@@ -254,7 +254,7 @@ fn numbers_that_a_failed_append_took_are_not_given_to_other_records() {
     let mut reader = Reader::open(journal.path()).unwrap();
     assert_eq!(reader.read_batch(usize::MAX).unwrap(), [record(1), durable(2)]);
     assert_eq!(reader.damage().len(), 1);
-    assert_eq!(reader.damage()[0].what, What::Cut);
+    assert_eq!(reader.damage()[0].what, What::Unreadable);
 }
 
 #[test]

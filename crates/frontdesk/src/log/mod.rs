@@ -45,10 +45,10 @@ use jiff::Timestamp;
 use jiff::tz::Offset;
 use tokio::sync::watch;
 
-pub use self::check::{Checked, Damage, What, check, in_words, repair};
+pub use self::check::{Checked, check, in_words, repair};
 pub use self::journal::{Journal, Ticket};
 pub use self::params::Params;
-pub use self::reader::{LINE_BYTES_MAX, Reader};
+pub use self::reader::{Damage, LINE_BYTES_MAX, Reader, What};
 pub use self::redact::redact;
 pub use self::replay::{Committed, Replayed, committed};
 pub use self::scan::{Found, scan};

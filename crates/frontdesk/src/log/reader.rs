@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use frontdesk_core::ids::Seq;
-use frontdesk_core::record::{Kind, Record, is_cut_short, salvage};
+use frontdesk_core::record::{Kind, Record, salvage};
 
-use super::check::{Damage, What};
 use super::{LogError, len_of};
 
 /// Longest line that is read, in bytes; a longer one is skipped without being held in memory. It
@@ -27,6 +26,51 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// Bytes read at a time at most.
 const PIECE_BYTES_MAX: usize = 8 << 20;
+
+/// Something in a journal that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Where the line begins, in bytes from the start of the file.
+    pub offset: u64,
+    /// Length of the line without its line end, in bytes.
+    pub bytes: u64,
+    /// The line's number, counted from 1; `None` when the reader did not start at the first line.
+    pub line: Option<u64>,
+    /// What is wrong.
+    pub what: What,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// No record, or a record and something else; what is whole was read.
+    Unreadable,
+    /// NUL bytes; what is whole beside them was read.
+    Nul,
+    /// Several records without a line end between them; all were read.
+    Welded,
+    /// Longer than [`LINE_BYTES_MAX`]; skipped.
+    TooLong,
+    /// The last line is cut short; not served.
+    Torn,
+    /// A record whose number was served before or is lower than one that was; skipped.
+    Repeated {
+        /// Its number.
+        seq: Seq,
+    },
+    /// A record whose number fits neither what is before nor what is behind; skipped.
+    Misnumbered {
+        /// Its number.
+        seq: Seq,
+    },
+    /// Records are missing before this one, which was served.
+    Gap {
+        /// The last number before the gap.
+        after: Seq,
+        /// The first number behind it.
+        next: Seq,
+    },
+}
 
 /// A place in the file.
 #[derive(Clone, Copy)]
@@ -96,8 +140,6 @@ pub struct Reader {
     held: Option<(Record, Span)>,
     damage: Vec<Damage>,
     damage_count: u64,
-    /// How many of the last places are beginnings of the record that is to come.
-    cuts: usize,
 }
 
 impl Reader {
@@ -123,7 +165,6 @@ impl Reader {
             held: None,
             damage: Vec::new(),
             damage_count: 0,
-            cuts: 0,
         })
     }
 
@@ -186,7 +227,6 @@ impl Reader {
             self.held = None;
             self.damage.clear();
             self.damage_count = 0;
-            self.cuts = 0;
         }
         self.from = seq;
     }
@@ -304,18 +344,10 @@ impl Reader {
     }
 
     fn note(&mut self, damage: Damage) {
-        self.cuts = 0;
         self.damage_count += 1;
         if self.damage.len() < DAMAGE_KEPT_MAX {
             self.damage.push(damage);
         }
-    }
-
-    /// The record comes that the lines before it began.
-    fn note_made_again(&mut self) {
-        let first = self.damage.len() - self.cuts;
-        self.damage[first..].iter_mut().for_each(|damage| damage.what = What::Cut);
-        self.cuts = 0;
     }
 
     /// Takes what is whole on a line.
@@ -325,12 +357,7 @@ impl Reader {
         }
         let read = salvage(line);
         if read.unreadable {
-            let alone = read.records.is_empty() && self.held.is_none();
-            let cuts = self.cuts;
             self.note(span.damage(What::Unreadable));
-            if alone && is_cut_short(line, self.last + 1) && self.damage.len() < DAMAGE_KEPT_MAX {
-                self.cuts = cuts + 1;
-            }
         } else if read.nul {
             self.note(span.damage(What::Nul));
         } else if read.records.len() > 1 {
@@ -355,13 +382,12 @@ impl Reader {
         }
         if record.seq <= self.last {
             self.note(span.damage(What::Repeated { seq: record.seq }));
-        } else if record.seq == self.last + 1 {
-            self.note_made_again();
-            self.serve(record, span, out);
-        } else if record.kind == Kind::Damage || (self.last == 0 && record.kind == Kind::Deleted) {
+        } else if record.seq == self.last + 1
+            || record.kind == Kind::Damage
+            || (self.last == 0 && record.kind == Kind::Deleted)
+        {
             // A tombstone keeps the number it was given; what was before it is gone on purpose. A
             // repair puts a record in the place of those that are lost.
-            self.cuts = 0;
             self.serve(record, span, out);
         } else {
             self.held = Some((record, span));

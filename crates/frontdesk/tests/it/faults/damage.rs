@@ -113,32 +113,6 @@ fn doctor_says_what_is_damaged_and_repairs_only_where_asked() {
     turn(&mut later, key, "say after");
 }
 
-/// What a kill leaves that ends a write between two pages of the file.
-#[test]
-fn a_write_that_a_kill_cut_short_is_told_to_nobody_and_keeps_no_fork_away() {
-    let (mut desk, sessions) = two_sessions();
-    let (key, journal) = &sessions[0];
-    let text = fs::read_to_string(journal).expect("a journal");
-    let next = text.lines().count() + 1;
-    fs::write(journal, format!("{text}{{\"v\":1,\"seq\":{next},\"epoch\":1,\"at\":\"20"))
-        .expect("written");
-    desk.start();
-    let mut one = client(&desk);
-    one.ok("session/resume", place(&desk, Some(key)));
-    turn(&mut one, key, "say behind it");
-    let from = one.mark();
-    one.ok("session/load", place(&desk, Some(key)));
-    let shown = seen(&one.updates(key, from));
-    let said = |text: &str| [format!("user:say {text}"), format!("agent:{text}")];
-    let parts = (1..=4).map(|number| format!("part {number}")).chain(["behind it".to_owned()]);
-    assert_eq!(shown, parts.flat_map(|part| said(&part)).collect::<Vec<_>>());
-    one.ok("session/fork", place(&desk, Some(key)));
-    drop(one);
-    assert!(desk.stop().success());
-    let whole = findings(&doctor(&desk), "journals");
-    assert!(whole[0].0 == "good" && whole[0].1.contains("0 damaged"), "{whole:?}");
-}
-
 #[test]
 fn doctor_says_that_the_commit_log_is_ahead_and_the_next_start_plays_it() {
     let mut desk = demo_desk().limit("stream_sync_ms", 60_000).open();
